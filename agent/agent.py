@@ -33,7 +33,7 @@ from .calls.structured_output import parse_output
 from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
-from .errors import ConfigurationError, hide_arguments
+from .errors import ConfigurationError, hide_arguments, printable
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
@@ -319,6 +319,7 @@ class Agent(Client):
         return make(config) if self._client is None else provider_for_client(self._client, make, config)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Agent({f'{self.config.provider}:{self.config.model}'!r})"
 

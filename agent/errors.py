@@ -117,6 +117,19 @@ def hide_arguments(function: Function) -> Function:
     return call  # type: ignore[return-value]  # the signature is that of the function
 
 
+def printable(describe: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Decorator for `__repr__` and `__str__`, which must not raise for objects whose constructor failed."""
+
+    @wraps(describe)
+    def describe_any(self: object) -> str:
+        try:
+            return describe(self)
+        except Exception:
+            return object.__repr__(self)
+
+    return describe_any
+
+
 class ErrorFacts(TypedDict, total=False):
     """Keyword arguments of all errors; see `AgentError`."""
 
@@ -170,6 +183,7 @@ class AgentError(Exception):
         """The `RunResult` of a failed run, with its messages and cost so far."""
 
     @override
+    @printable
     def __str__(self) -> str:
         facts = [
             f"{name}={value}"
@@ -209,6 +223,7 @@ class ConfigurationError(AgentError, ValueError):
         self.fix = fix
 
     @override
+    @printable
     def __str__(self) -> str:
         return f"{super().__str__()} {escape_line(self.fix)}" if self.fix else super().__str__()
 
@@ -367,6 +382,7 @@ class RoutingError(AgentError):
         self.errors: tuple[AgentError, ...] = tuple(errors)
 
     @override
+    @printable
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.attempts}" if self.attempts else super().__str__()
 

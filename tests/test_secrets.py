@@ -271,8 +271,7 @@ def test_a_vendor_that_quotes_a_header_does_not_show_it(name: str, network: Call
         given = {name: HEADERS[name]}
         agent = Agent("openai-chat:m", api_key="sk-o", base_url=server.url, headers=given, max_retries=0)
         for error in failures_of(agent):
-            for sink, value in sinks_of(error):
-                assert_hidden(f"{type(error).__name__} by {sink}", value)
+            assert_no_trace(error)
 
 
 def test_a_header_without_credentials_may_be_quoted() -> None:

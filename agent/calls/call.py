@@ -16,6 +16,7 @@ from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
 from ..providers.base import StoresResponses
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
+from ..types.secrets import find_secrets, redact
 from ..types.usage import LazyCost
 
 
@@ -315,21 +316,26 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
     return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
-def hide_secrets(error: errors.AgentError, provider: Provider) -> errors.AgentError:
+def hide_secrets(error: errors.AgentError, provider: Provider, request: AgentRequest) -> errors.AgentError:
     """Redact the texts of a failed attempt and drop its frames, which hold the request and the reply."""
-    redact: Callable[[str], str] = getattr(provider, "redact", str)
+    redact_headers: Callable[[str], str] = getattr(provider, "redact", str)
+    secrets = find_secrets(request.extra)
+
+    def hide(text: str) -> str:
+        return redact(redact_headers(text), secrets)
+
     each: BaseException | None = errors.forget_frames(error)
     while each is not None:
         if isinstance(each, errors.AgentError):
-            each.message = redact(each.message)
-            each.args = tuple(redact(text) if isinstance(text, str) else text for text in each.args)
+            each.message = hide(each.message)
+            each.args = tuple(hide(text) if isinstance(text, str) else text for text in each.args)
             for name in ("code", "request_id", "body"):
                 if (text := getattr(each, name)) is not None:
-                    setattr(each, name, redact(text))
+                    setattr(each, name, hide(text))
         if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
-            setattr(each, "partial", partial.copy_with(request_id=redact(partial.request_id)))  # noqa: B010
+            setattr(each, "partial", partial.copy_with(request_id=hide(partial.request_id)))  # noqa: B010
         cause = each.__cause__
-        if cause is not None and not isinstance(cause, errors.AgentError) and redact(str(cause)) != str(cause):
+        if cause is not None and not isinstance(cause, errors.AgentError) and hide(str(cause)) != str(cause):
             cause = each.__cause__ = None
         each = cause
     return error
@@ -349,7 +355,7 @@ def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -
         try:
             response = yield from call(request, context)
         except errors.AgentError as raised:
-            error = hide_secrets(raised, provider)
+            error = hide_secrets(raised, provider, request)
             error.provider = error.provider or provider.name
             error.model = error.model or request.model
         context.ended = ended = yield from Now()

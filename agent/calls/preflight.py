@@ -15,6 +15,7 @@ from typing_extensions import override
 from .. import errors
 from ..engine.context import Call, Context
 from ..engine.flow import Flow, Send
+from ..errors import printable
 from ..models import ModelFacts, facts
 from ..models.prices import price
 from ..models.token_estimates import TokenCount, estimate_prompt
@@ -55,6 +56,7 @@ class Problem(Value, frozen=True):
     """The error that the call would raise."""
 
     @override
+    @printable
     def __str__(self) -> str:
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}{f' {self.fix}' if self.fix else ''}"
@@ -87,6 +89,7 @@ class Report(Value, frozen=True):
         return not self.problems
 
     @override
+    @printable
     def __str__(self) -> str:
         return "\n".join(_table(self))
 
@@ -302,7 +305,7 @@ def count_tokens(endpoint: Endpoint) -> Call:
                 raise provider.decode_error(reply, request)
             tokens = counter.decode_count(reply, request)
         except errors.AgentError as error:
-            raise hide_secrets(error, provider)  # noqa: B904  # it is the same error
+            raise hide_secrets(error, provider, request)  # noqa: B904  # it is the same error
         return AgentResponse(
             provider=provider.name, model=request.model or "", usage=Usage(prompt_tokens=tokens), stop_reason="stop"
         )

@@ -49,12 +49,17 @@ CALL_OPTIONS = frozenset(("api_key", "headers", "max_retries", "timeout"))
 """Options of a call that change its client instead of its request; see `split_call_options`."""
 
 
+def mask_call_options(options: Mapping[str, Any]) -> None:
+    """Make secrets in the options of a call secret in place, before anything can fail."""
+    if options and isinstance(options, dict) and ("extra" in options or not options.keys() <= REQUEST_OPTIONS):
+        mask_options(options, REQUEST_OPTIONS)
+
+
 def split_call_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Return the settings that a call changes on its client, and the options of the request."""
+    mask_call_options(options)
     if CALL_OPTIONS.isdisjoint(options):
         return {}, options
-    if isinstance(options, dict):
-        mask_options(options, ("api_key", "headers"))
     settings = {name: value for name, value in options.items() if name in CALL_OPTIONS and value is not None}
     return settings, {name: value for name, value in options.items() if name not in CALL_OPTIONS}
 

@@ -175,6 +175,7 @@ class MCPServer:
         return cls(lambda max_bytes: lambda log, on_end: real, str(getattr(real, "name", "server")), **settings)
 
     @override
+    @errors.printable
     def __repr__(self) -> str:
         return f"MCPServer({self._label!r}, {'open' if self.is_open else 'closed'})"
 

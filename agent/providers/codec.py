@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import Reply, parse_json
+from ..errors import printable
 from ..http.sse import FramingError, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
 from ..types.secrets import is_credential_header, redact
@@ -74,6 +75,7 @@ class CodecBase(ABC):
         self._secrets = tuple(dict.fromkeys((*secrets, *secrets_in(all_headers))))
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 
 Got = TypeVar("Got")
 Given = TypeVar("Given")
@@ -173,14 +173,14 @@ def _freeze_object(value: Any, check: Any) -> Any:
     return value if type(value) is FrozenDict else freeze_json(check(value))
 
 
-def _write_json(value: Any) -> Any:
+def write_json(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_freeze_object)]
 """A dict that is frozen on validation."""
 
-Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(_write_json, when_used="json-unless-none")]
+Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(write_json, when_used="json-unless-none")]
 """Any value. JSON data is frozen; other objects are kept and serialized to JSON as far as possible."""
 
 EMPTY_OBJECT: Any = FrozenDict()
@@ -280,6 +280,16 @@ class Value(BaseModel, frozen=True):
     @override
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
+
+    @override
+    @printable
+    def __repr__(self) -> str:
+        return super().__repr__()
+
+    @override
+    @printable
+    def __str__(self) -> str:
+        return super().__str__()
 
     @override
     def __repr_args__(self) -> Any:

@@ -24,10 +24,10 @@ from typing_extensions import Unpack
 
 from agent import errors
 
-from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Value
+from ._base import EMPTY_OBJECT, Accepts, SequenceOf, Value
 from .media import CacheHint
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
-from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
+from .secrets import REDACTED, ExtraField, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
 
 if TYPE_CHECKING:
     from .options import ConfigFields
@@ -129,8 +129,8 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
     """How to send reasoning of another model: dropped, or as text. Both add a warning."""
     headers: HeadersField = Field(default=_NO_HEADERS, repr=False)
     """Headers sent with every request. Values are secret: masked in dumps, absent from pickles."""
-    extra: JsonObject = EMPTY_OBJECT
-    """Fields merged into every request body. Visible in dumps; put credentials into `api_key` or `headers`."""
+    extra: ExtraField = EMPTY_OBJECT
+    """Fields merged into every request body. Credentials, by name or form, are masked in dumps, absent from pickles."""
     allow_insecure: bool = False
     """Whether the API key may be sent over plain HTTP to another machine."""
 

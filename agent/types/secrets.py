@@ -6,16 +6,18 @@ import base64
 import hmac
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
 
-from pydantic import BeforeValidator, SecretStr
+from pydantic import BeforeValidator, PlainSerializer, SecretStr, WrapValidator
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
-from ._base import Accepts, FrozenDict
+from ..errors import printable
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, FrozenList, freeze_json, write_json
 
 MASK = "**********"
 """pydantic's mask for a secret. It is read back as None, so a dumped config has no key instead of a wrong one."""
@@ -25,6 +27,8 @@ REDACTED = "***"
 
 class Secret(SecretStr):
     """A secret string: masked in output, absent from pickles. Read it with `get_secret_value()`."""
+
+    _secret_value: str = ""  # printable even if the constructor was interrupted
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -72,22 +76,30 @@ class _Rejected:
     """Replaces a secret of the wrong type."""
 
     @override
+    @printable
     def __repr__(self) -> str:
         return MASK
 
 
-def mask_options(options: dict[str, Any], names: Iterable[str]) -> None:
-    """Make options secret in place, because the arguments of a function are local variables."""
-    for name in names:
-        if options.get(name) is not None:
-            options[name] = _mask_value(options[name])
+def mask_options(options: dict[str, Any], public: Container[str]) -> None:
+    """Make options that may hold secrets secret, in place: the arguments of a function are local variables."""
+    for name, value in options.items():
+        if name == "extra" and isinstance(value, Mapping):
+            with suppress(ValueError):
+                options[name] = _hide_credentials(freeze_json(dict(value)))
+        elif (
+            value is not None and name not in public and (name in ("headers", "base_url") or is_credential_header(name))
+        ):
+            options[name] = _mask_value(value)
 
 
 def _mask_value(value: Any) -> Any:
     if isinstance(value, SecretHeaders | SecretStr):
         return value
     if isinstance(value, Mapping):
-        return {name: _mask_value(item) for name, item in value.items()}
+        return {
+            name if isinstance(name, str) and _NAME.fullmatch(name) else "": _mask_value(value[name]) for name in value
+        }
     return Secret(value) if isinstance(value, str) else _Rejected()
 
 
@@ -108,6 +120,47 @@ class SecretHeaders(FrozenDict):
     @override
     def __get_pydantic_core_schema__(cls, source: object, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(cls, handler.generate_schema(dict[str, Secret]))
+
+
+_CREDENTIAL_NAME = re.compile(
+    r"(?:^|[_-])(?:(?:api|access|account|private|secret|subscription)[_-]?)?key$|^(?:\w*[_-])?token$|[a-z]Token$"
+    r"|secret|password|passphrase|credential|authorization|cookie",
+    re.IGNORECASE,
+)
+_PUBLIC_NAMES = frozenset(("prompt_cache_key",))
+_CREDENTIAL = re.compile(r"(?:Bearer|Basic)\s+\S{8,}|(?:sk|pk|rk|gsk|hf|ghp|glpat|xai)[-_]\S{16,}")
+
+
+def _hide_credentials(value: Any, name: str = "") -> Any:
+    """Make text secret if its name or its form is that of a credential. Credentials masked in a dump are removed."""
+    if isinstance(value, dict):
+        items = ((key, _hide_credentials(item, key)) for key, item in value.items() if item != MASK)
+        return FrozenDict(items)
+    if isinstance(value, list):
+        return FrozenList([_hide_credentials(item, name) for item in value])
+    if isinstance(value, SecretStr):
+        return _read_secret(value)
+    if isinstance(value, str) and name not in _PUBLIC_NAMES:
+        return Secret(value) if _CREDENTIAL_NAME.search(name) or _CREDENTIAL.fullmatch(value) else value
+    return value
+
+
+def _freeze_extra(value: Any, check: Any) -> Any:
+    return _hide_credentials(freeze_json(check(value))) if value else EMPTY_OBJECT
+
+
+ExtraField = Annotated[
+    dict[str, Any], WrapValidator(_freeze_extra), PlainSerializer(write_json, when_used="json-unless-none")
+]
+"""Vendor settings: a frozen object in which credentials are secret."""
+
+
+def find_secrets(value: Any) -> list[str]:
+    """Return the secrets in JSON data."""
+    if isinstance(value, SecretStr):
+        return [value.get_secret_value()]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [secret for item in items for secret in find_secrets(item)]
 
 
 def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

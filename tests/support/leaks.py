@@ -61,8 +61,12 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        linked = (each.__cause__, each.__context__, *getattr(each, "errors", ()), *getattr(each, "exceptions", ()))
-        waiting += [other for other in linked if isinstance(other, BaseException)]
+        linked: list[Any] = [each.__cause__, each.__context__]
+        if isinstance(each, errors.RoutingError):
+            linked += each.errors
+        elif isinstance(each, BaseExceptionGroup):
+            linked += each.exceptions
+        waiting += [other for other in linked if other is not None]
 
 
 def frames_of(error: BaseException) -> Iterator[FrameType]:
