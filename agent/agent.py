@@ -20,6 +20,7 @@ from .calls.call import (
     record_route,
     retrieve,
     retry,
+    reveal_secrets,
     settle_response,
     stream,
     without_waiting,
@@ -423,7 +424,7 @@ class Agent(Client):
         from .middleware.base import describe_schema, fingerprint_wire  # lazy: only agents with middleware need it
 
         provider = self.provider
-        wire = provider.encode(as_sent(provider, request), stream=False)
+        wire = provider.encode(reveal_secrets(as_sent(provider, request)), stream=False)
         return fingerprint_wire(provider.name, wire, describe_schema(request.output_schema))
 
     def _attempt(self, name: str, once: Callable[[Endpoint], Call]) -> Call:

@@ -10,18 +10,22 @@ import logging
 import pickle
 import pprint
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from agent import Agent, AgentConfig, Router, errors
+from agent import Agent, AgentConfig, AgentRequest, Router, errors, tool
+from agent.batch import run_file
 from agent.engine.wire import Answer, WireRequest
-from agent.middleware import Logging
+from agent.loop import Ask, SqliteJournal
+from agent.middleware import Cache, Logging, SqliteResponseStore
 from agent.providers.codec import secrets_in
+from agent.stores import SqliteStore
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
-from agent.types import AgentResponse
+from agent.types import AgentResponse, ToolCall
 from tests.support.leaks import KEY, assert_hidden, assert_no_trace, traces_of_the_key
 
 
@@ -306,3 +310,78 @@ def test_the_canary_would_be_found() -> None:
     for leak in (KEY, KEY[3:12], quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), repr(KEY)):
         assert traces_of_the_key(f"... {leak} ...")
     assert not traces_of_the_key(repr(AgentResponse(text="nothing")))
+
+
+# --- extra ------------------------------------------------------------------------------------------------------------
+
+EXTRA = {"connector": {"authorization": KEY, "top": 3}, "sources": [{"key": KEY}, f"Bearer {KEY}"], "mode": "fast"}
+
+
+@tool
+def look() -> str:
+    """Look around."""
+    return "a sea"
+
+
+def ask(call: ToolCall, context: Any) -> Ask:
+    return Ask("May I?")
+
+
+def test_credentials_in_extra_are_sent_and_nowhere_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    calls = [ToolCall(id="1", name="look"), "Hi", "Hi", "Hi"] * 2
+    with caplog.at_level(logging.DEBUG), LoopbackServer(Script(*calls)) as server:
+        made = Agent("openai-chat:m", api_key=KEY, base_url=server.url, headers=HEADERS, middleware=[Logging()])
+        variants: Any = ((made.with_config(extra=EXTRA), {}), (made, {"extra": EXTRA}))
+        gate: Any = {"tools": [look], "before_tool_call": ask}
+        for number, (agent, options) in enumerate(variants):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            journal, store = SqliteJournal(folder / "journal"), SqliteStore(folder / "sessions")
+            paused = agent.run("x", **gate, journal=journal, run_id=f"r{number}", **options)
+            assert paused.paused is not None
+            cached = agent.with_config(middleware=[Cache(SqliteResponseStore(folder / "cache"))])
+            answer = cached.complete("x", **options)
+            agent.session("s", store=store).complete("x", **options)
+            (folder / "in").write_text('"one"\n')
+            run_file(agent, folder / "in", folder / "out", **options)
+            router = Router([agent, agent.with_config(temperature=0.1)])
+            views = {
+                "a paused run": paused.paused.to_json(),
+                "a result": repr(paused),
+                "an answer": repr(answer) + answer.model_dump_json(),
+                "an explanation": str(router.explain("x", **options)) + str(agent.check("x", **options)),
+                "an agent": repr(agent) + repr(agent.config) + repr(vars(agent)),
+                "a dump": agent.config.model_dump_json() + repr(agent.config.model_dump()),
+                "a request": repr(AgentRequest(input="x", **options)),
+                "a dumped request": AgentRequest(input="x", **options).model_dump_json(),
+                "a pickle": pickle.dumps((agent, agent.config, router, AgentRequest(input="x", **options), answer)),
+            }  # fmt: skip
+            for name, view in views.items():
+                assert_hidden(name, view)
+            for path in folder.iterdir():
+                assert_hidden(path.name, path.read_bytes())
+        for request in server.requests:
+            sent = json.loads(request.body)
+            assert {name: sent[name] for name in EXTRA} == EXTRA
+    assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
+
+
+def test_a_masked_credential_in_extra_is_read_back_as_absent() -> None:
+    config = AgentConfig(provider="openai", extra=EXTRA)
+    absent = {"connector": {"top": 3}, "sources": [{}], "mode": "fast"}
+    assert AgentConfig.model_validate_json(config.model_dump_json()).extra == absent
+    assert AgentConfig.model_validate(config.model_dump()) == config
+    assert pickle.loads(pickle.dumps(config)).extra == absent
+    assert config.extra == EXTRA
+
+
+def test_settings_of_extra_that_only_look_like_credentials_stay_public() -> None:
+    public = {"max_tokens": 5, "prompt_cache_key": "k", "stop_token_ids": [1], "tokenizer": "x", "keyword": "y"}
+    assert AgentConfig(provider="openai", extra=public).to_dict()["extra"] == public
+
+
+def test_a_vendor_that_quotes_a_credential_of_extra_does_not_show_it() -> None:
+    with LoopbackServer(echo_request) as server:
+        agent = Agent("openai-chat:m", api_key="sk-o", base_url=server.url, extra=EXTRA, max_retries=0)
+        for error in failures_of(agent):
+            assert_no_trace(error)

@@ -16,7 +16,7 @@ from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
 from ..providers.base import StoresResponses
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
-from ..types.secrets import find_secrets, redact
+from ..types.secrets import find_secrets, redact, reveal_extra
 from ..types.usage import LazyCost
 
 
@@ -84,12 +84,19 @@ def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:
     return signed
 
 
+def reveal_secrets(request: AgentRequest) -> AgentRequest:
+    """Return the request for the codec, with the credentials in `extra` as text."""
+    return request.copy_with(extra=reveal_extra(request.extra))
+
+
 def complete(endpoint: Endpoint) -> Call:
     """Send the request and read the whole response."""
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=False), request)
+        encoded = yield from run_validation(
+            partial(provider.encode, stream=False), reveal_secrets(request) if request.extra else request
+        )
         wire = yield from sign_request(provider, encoded)
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
@@ -113,7 +120,9 @@ def stream(endpoint: Endpoint) -> Call:
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=True), request)
+        encoded = yield from run_validation(
+            partial(provider.encode, stream=True), reveal_secrets(request) if request.extra else request
+        )
         wire = yield from sign_request(provider, encoded)
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers

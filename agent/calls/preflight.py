@@ -34,7 +34,7 @@ from ..types import (
     Usage,
     Value,
 )
-from .call import Endpoint, hide_secrets, sign_request
+from .call import Endpoint, hide_secrets, reveal_secrets, sign_request
 from .output_modes import as_sent
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def count_tokens(endpoint: Endpoint) -> Call:
             )
 
         try:
-            wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
+            wire = yield from sign_request(provider, counter.encode_count(reveal_secrets(as_sent(provider, request))))
             reply = yield from Send(wire, limits, endpoint.via)
             if reply.status != 200:
                 raise provider.decode_error(reply, request)

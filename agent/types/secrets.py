@@ -6,7 +6,7 @@ import base64
 import hmac
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
 from ..errors import printable
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, FrozenList, freeze_json, write_json
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, FrozenList, freeze, freeze_json, write_json
 
 MASK = "**********"
 """pydantic's mask for a secret. It is read back as None, so a dumped config has no key instead of a wrong one."""
@@ -28,7 +28,11 @@ REDACTED = "***"
 class Secret(SecretStr):
     """A secret string: masked in output, absent from pickles. Read it with `get_secret_value()`."""
 
-    _secret_value: str = ""  # printable even if the constructor was interrupted
+    _secret_value: str = ""  # if the constructor was interrupted
+
+    @override
+    def _display(self) -> str:
+        return MASK
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -86,7 +90,7 @@ def mask_options(options: dict[str, Any], public: Container[str]) -> None:
     for name, value in options.items():
         if name == "extra" and isinstance(value, Mapping):
             with suppress(ValueError):
-                options[name] = _hide_credentials(freeze_json(dict(value)))
+                options[name] = freeze_extra(freeze_json(dict(value)))
         elif (
             value is not None and name not in public and (name in ("headers", "base_url") or is_credential_header(name))
         ):
@@ -131,11 +135,33 @@ _PUBLIC_NAMES = frozenset(("prompt_cache_key",))
 _CREDENTIAL = re.compile(r"(?:Bearer|Basic)\s+\S{8,}|(?:sk|pk|rk|gsk|hf|ghp|glpat|xai)[-_]\S{16,}")
 
 
-def _hide_credentials(value: Any, name: str = "") -> Any:
-    """Make text secret if its name or its form is that of a credential. Credentials masked in a dump are removed."""
+class _Extra(FrozenDict):
+    """A JSON object in which credentials are secret: masked in output, absent from pickles."""
+
+    __slots__ = ()
+
+    @override
+    def __reduce__(self) -> Any:
+        return freeze_extra, (_remove(self, lambda item: isinstance(item, SecretStr)),)
+
+
+def freeze_extra(value: Mapping[str, Any]) -> FrozenDict:
+    """Freeze vendor settings. Credentials become secret, and those masked in a dump are removed."""
+    return _Extra(_hide_credentials(_remove(dict(value), lambda item: item == MASK)))
+
+
+def _remove(value: Any, is_removed: Callable[[Any], bool]) -> Any:
     if isinstance(value, dict):
-        items = ((key, _hide_credentials(item, key)) for key, item in value.items() if item != MASK)
-        return FrozenDict(items)
+        return {key: _remove(item, is_removed) for key, item in value.items() if not is_removed(item)}
+    if isinstance(value, list):
+        return [_remove(item, is_removed) for item in value if not is_removed(item)]
+    return value
+
+
+def _hide_credentials(value: Any, name: str = "") -> Any:
+    """Make text secret if its name or its form is that of a credential."""
+    if isinstance(value, dict):
+        return FrozenDict([(key, _hide_credentials(item, key)) for key, item in value.items()])
     if isinstance(value, list):
         return FrozenList([_hide_credentials(item, name) for item in value])
     if isinstance(value, SecretStr):
@@ -146,13 +172,26 @@ def _hide_credentials(value: Any, name: str = "") -> Any:
 
 
 def _freeze_extra(value: Any, check: Any) -> Any:
-    return _hide_credentials(freeze_json(check(value))) if value else EMPTY_OBJECT
+    return freeze_extra(freeze_json(check(value))) if value else EMPTY_OBJECT
 
 
 ExtraField = Annotated[
     dict[str, Any], WrapValidator(_freeze_extra), PlainSerializer(write_json, when_used="json-unless-none")
 ]
 """Vendor settings: a frozen object in which credentials are secret."""
+
+
+def reveal_extra(extra: FrozenDict) -> FrozenDict:
+    """Return vendor settings with their credentials as text, for a request that is about to be sent."""
+    return freeze(_reveal(extra)) if find_secrets(extra) else extra
+
+
+def _reveal(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {key: _reveal(item) for key, item in value.items()}
+    return [_reveal(item) for item in value] if isinstance(value, list) else value
 
 
 def find_secrets(value: Any) -> list[str]:
