@@ -328,7 +328,7 @@ def ask(call: ToolCall, context: Any) -> Ask:
 
 
 def test_credentials_in_extra_are_sent_and_nowhere_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    calls = [ToolCall(id="1", name="look"), "Hi", "Hi", "Hi"] * 2
+    calls: list[Any] = [ToolCall(id="1", name="look"), "Hi", "Hi", "Hi"] * 2
     with caplog.at_level(logging.DEBUG), LoopbackServer(Script(*calls)) as server:
         made = Agent("openai-chat:m", api_key=KEY, base_url=server.url, headers=HEADERS, middleware=[Logging()])
         variants: Any = ((made.with_config(extra=EXTRA), {}), (made, {"extra": EXTRA}))

@@ -181,7 +181,7 @@ ExtraField = Annotated[
 """Vendor settings: a frozen object in which credentials are secret."""
 
 
-def reveal_extra(extra: FrozenDict) -> FrozenDict:
+def reveal_extra(extra: Mapping[str, Any]) -> Any:
     """Return vendor settings with their credentials as text, for a request that is about to be sent."""
     return freeze(_reveal(extra)) if find_secrets(extra) else extra
 
