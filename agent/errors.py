@@ -91,7 +91,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def forget_frames(error: AnyError) -> AnyError:
-    """Drop the frames of an error and its causes: local variables may hold keys, or a vendor's echo of them."""
+    """Drop the frames of an error and its causes, whose local variables may hold secrets."""
     forgotten: BaseException | None = error
     while forgotten is not None:
         forgotten.__traceback__ = forgotten.__context__ = None

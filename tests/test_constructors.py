@@ -1,4 +1,4 @@
-"""Constructors with wrong arguments: their failures can be printed, with all local variables of all frames."""
+"""Failures of constructors: all frames can be printed, and hide rejected settings."""
 
 from __future__ import annotations
 

@@ -173,14 +173,14 @@ def _freeze_object(value: Any, check: Any) -> Any:
     return value if type(value) is FrozenDict else freeze_json(check(value))
 
 
-def write_json(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_freeze_object)]
 """A dict that is frozen on validation."""
 
-Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(write_json, when_used="json-unless-none")]
+Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(to_plain_json, when_used="json-unless-none")]
 """Any value. JSON data is frozen; other objects are kept and serialized to JSON as far as possible."""
 
 EMPTY_OBJECT: Any = FrozenDict()

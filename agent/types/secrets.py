@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
 from ..errors import printable
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, FrozenList, freeze, freeze_json, write_json
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, FrozenList, freeze, freeze_json, to_plain_json
 
 MASK = "**********"
 """pydantic's mask for a secret. It is read back as None, so a dumped config has no key instead of a wrong one."""
@@ -86,7 +86,7 @@ class _Rejected:
 
 
 def mask_options(options: dict[str, Any], public: Container[str]) -> None:
-    """Make options that may hold secrets secret, in place: the arguments of a function are local variables."""
+    """Make options secret in place, because arguments of a function are local variables."""
     for name, value in options.items():
         if name == "extra" and isinstance(value, Mapping):
             with suppress(ValueError):
@@ -176,7 +176,7 @@ def _freeze_extra(value: Any, check: Any) -> Any:
 
 
 ExtraField = Annotated[
-    dict[str, Any], WrapValidator(_freeze_extra), PlainSerializer(write_json, when_used="json-unless-none")
+    dict[str, Any], WrapValidator(_freeze_extra), PlainSerializer(to_plain_json, when_used="json-unless-none")
 ]
 """Vendor settings: a frozen object in which credentials are secret."""
 
@@ -211,7 +211,7 @@ def unmask_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of the secrets in `text`, also in encoded, escaped and lower-case forms."""
+    """Replace every occurrence of the secrets in `text`, also encoded, escaped or in lower case."""
     pattern = _compile_pattern(tuple(secret for secret in secrets if secret))
     return text if pattern is None else pattern.sub(REDACTED, text)
 

@@ -31,7 +31,7 @@ def assert_hidden(name: str, value: Any) -> None:
 
 
 def assert_no_trace(error: BaseException) -> None:
-    """Assert that nothing which an error reporter could read from a failure shows the key, or cannot be printed."""
+    """Assert that everything an error reporter could read can be printed, and hides the key."""
     for name, view in views_of(error):
         assert_hidden(name, view)
 

@@ -490,7 +490,7 @@ def relay_from_ipv6(port: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_an_ipv6_address_is_reached(carrier: str) -> None:
-    async def main(agent: Agent) -> list[str]:
+    async def main(agent: Agent) -> list[str | None]:
         return [(await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text]
 
     with LoopbackServer(Script()) as server, relay_from_ipv6(int(server.url.rpartition(":")[2])) as url:
