@@ -209,7 +209,7 @@ def list_held(paused: PausedRun) -> list[str]:
 RUNNERS: list[Callable[[Agent], Any]] = [lambda agent: agent, as_router, lambda agent: agent.session("s")]
 
 
-@settings(max_examples=examples(200, 10_000))
+@settings(max_examples=examples(200, 3_000))
 @given(st.data())
 def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.DataObject) -> None:
     made: list[str] = []
