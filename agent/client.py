@@ -11,7 +11,7 @@ from .calls.requests import HasRequest, RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
 from .errors import hide_arguments
 from .types import AgentRequest
-from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_options
+from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -98,6 +98,7 @@ class Client(BaseClient):
         **options: Unpack[BatchOptions],
     ) -> BatchResult[JsonValue]: ...
 
+    @document_like(batch)
     async def abatch(
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
@@ -119,6 +120,7 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchStream[JsonValue]: ...
 
+    @document_like(batch)
     def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
         from .batch.streams import BatchStream  # lazy: only batches need it
@@ -143,6 +145,7 @@ class Client(BaseClient):
         **options: Unpack[BatchOptions],
     ) -> AsyncBatchStream[JsonValue]: ...
 
+    @document_like(batch_stream)
     def abatch_stream(
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> AsyncBatchStream[Any]:
@@ -307,6 +310,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> RunResult[JsonValue]: ...
 
+    @document_like(run)
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
@@ -436,6 +440,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> AsyncRunStream[JsonValue]: ...
 
+    @document_like(run_stream)
     def arun_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> AsyncRunStream[Any]:
         """Async version of `run_stream`. Iterate with `async for`; the call itself is not awaited."""
         from .loop.streams import AsyncRunStream, StartedRun  # lazy: only runs need it

@@ -40,6 +40,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from typing_extensions import Unpack, override
 
+from ._missing_names import reject_names
+
 if TYPE_CHECKING:
     from .types import AgentResponse, Attempt
 
@@ -66,6 +68,9 @@ __all__ = [
     "ToolExecutionError",
     "UnsupportedFeatureError",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, (*__all__, "ConnectionError", "TimeoutError"))
 
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
@@ -141,6 +146,7 @@ class ErrorFacts(TypedDict, total=False):
     retryable: bool | None
     retry_after: float | None
     body: str | None
+    fix: str | None
 
 
 class AgentError(Exception):
@@ -160,6 +166,7 @@ class AgentError(Exception):
         retryable: bool | None = None,
         retry_after: float | None = None,
         body: str | None = None,
+        fix: str | None = None,
     ) -> None:
         message = escape_line(message)
         super().__init__(message)
@@ -175,6 +182,8 @@ class AgentError(Exception):
         """Seconds to wait before a retry, if the vendor sent a hint."""
         self.body = body
         """The start of the error response, with secrets redacted."""
+        self.fix = fix
+        """How to fix the problem, if that is known."""
         self.committed = False
         """Whether the caller already received events of this call."""
         self.attempts: Sequence[Attempt] = ()
@@ -197,7 +206,8 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        described = f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        return f"{described} {escape_line(self.fix)}" if self.fix else described
 
     @override
     def __reduce__(self) -> Any:
@@ -215,17 +225,9 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 class ConfigurationError(AgentError, ValueError):
     """An argument or setting is invalid. `field` names it, `fix` tells how to fix it; nothing was sent."""
 
-    def __init__(
-        self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Unpack[ErrorFacts]
-    ) -> None:
+    def __init__(self, message: str = "", *, field: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(message, **facts)
         self.field = field
-        self.fix = fix
-
-    @override
-    @printable
-    def __str__(self) -> str:
-        return f"{super().__str__()} {escape_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):

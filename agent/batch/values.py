@@ -64,14 +64,19 @@ class BatchProgress:
     failed: int = 0
     total: int | None = None
     """Number of requests, or None if the input has no length."""
-    cost: float = 0.0
-    """Cost of all attempts, as far as prices are known."""
+    known_cost: float = 0.0
+    """Cost of all attempts whose price is known."""
     unpriced: int = 0
-    """Requests whose price is unknown; `cost` excludes them."""
+    """Requests whose price is unknown; `known_cost` excludes them."""
     tokens: int = 0
     elapsed: float = 0.0
     earlier: int = 0
     """Requests finished by an earlier run: part of `total`, not of `done`."""
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of all attempts; None if a price is unknown."""
+        return None if self.unpriced else self.known_cost
 
     @property
     def rate(self) -> float:
@@ -98,7 +103,7 @@ class BatchProgress:
         parts = [f"{self.earlier + self.done}{of_all} done"]
         if self.failed:
             parts.append(f"{self.failed} failed")
-        parts.append(f"${self.cost:.4f}" + (f" and {self.unpriced} without a price" if self.unpriced else ""))
+        parts.append(f"${self.known_cost:.4f}" + (f" and {self.unpriced} without a price" if self.unpriced else ""))
         parts.append(f"{self.rate:.1f}/s")
         if self.eta is not None and self.left:
             parts.append(f"{format_duration(self.eta)} left")
@@ -161,8 +166,8 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
         return [item for item in self._items if item.error is not None]
 
     @property
-    def cost(self) -> float:
-        """US dollars, as far as prices are known."""
+    def cost(self) -> float | None:
+        """US dollars; None if a price is unknown."""
         return self.progress.cost
 
     @property
@@ -351,7 +356,7 @@ class ProgressTracker:
             previous,
             done=previous.done + 1,
             failed=previous.failed + (item.error is not None),
-            cost=previous.cost + cost,
+            known_cost=previous.known_cost + cost,
             unpriced=previous.unpriced + unpriced,
             tokens=previous.tokens + tokens,
             elapsed=monotonic() - self._started_at,
@@ -387,8 +392,8 @@ class ProgressTracker:
             return f"max_failures: {progress.failed} of {progress.done} requests failed"
         if options.max_cost is None:
             return None
-        if progress.cost >= options.max_cost:
-            return f"max_cost: ${progress.cost:.6f} of ${options.max_cost:g} is spent"
+        if progress.known_cost >= options.max_cost:
+            return f"max_cost: ${progress.known_cost:.6f} of ${options.max_cost:g} is spent"
         if progress.unpriced:
             return "max_cost: the price of this model is unknown, so the limit cannot be enforced"
         return None

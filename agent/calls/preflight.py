@@ -163,15 +163,15 @@ class _Findings:
             return None
 
     def add(self, error: errors.AgentError) -> None:
-        field, fix = getattr(error, "field", None), getattr(error, "fix", None)
-        self.problems.append(Problem(message=error.message, field=field, fix=fix, kind=type(error).__name__))
+        field = "api_key" if isinstance(error, errors.AuthenticationError) else getattr(error, "field", None)
+        self.problems.append(Problem(message=error.message, field=field, fix=error.fix, kind=type(error).__name__))
 
     def provider(self, codec: Callable[[], Provider], config: AgentConfig) -> tuple[Provider | None, bool | None]:
         """Return the codec and whether it has a key. Without one, a placeholder allows the remaining checks."""
         try:
             return codec(), True
         except errors.AuthenticationError as error:
-            self.problems.append(Problem(message=error.message, field="api_key", fix=None, kind=type(error).__name__))
+            self.add(error)
         except errors.AgentError as error:
             self.add(error)
             return None, None
@@ -258,9 +258,10 @@ _KEY = {True: "found", False: "missing", None: "unknown"}
 def _table(report: Report) -> Iterator[str]:
     rows = [("target", report.target), ("result", "ok" if report.ok else "would fail"), ("key", _KEY[report.key])]
     if report.tokens is not None:
-        margin = "" if report.tokens.exact else f" ± {report.tokens.margin or 0:.0%}"
+        count = report.tokens
+        margin = "" if count.exact else f" ({count.low:,} to {count.high:,})"
         window = "" if report.context_window is None else f" of {report.context_window:,}"
-        rows.append(("prompt", f"{report.tokens.tokens:,}{margin} tokens{window}: {report.fits}"))
+        rows.append(("prompt", f"{count.tokens:,}{margin} tokens{window}: {report.fits}"))
     if report.max_tokens is not None:
         rows.append(("answer", f"{report.max_tokens:,} tokens at most"))
     if report.prompt_cost is not None:

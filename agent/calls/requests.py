@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
+from ..models import find_similar_models
+from ..providers import list_providers
 from ..schemas.validation import check_limits, find_schema_problem
 from ..types import (
     AgentConfig,
@@ -80,10 +82,20 @@ def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentC
         raise ConfigurationError(
             f"{config!r} does not name a provider and a model.",
             field="model",
-            fix='Write them with a colon between: "openai:gpt-4o".',
+            fix=_suggest_target(config),
         )
     provider, model = provider.strip(), model.strip()
     return validate_with(lambda: AgentConfig(provider=provider, model=model, **options))
+
+
+def _suggest_target(text: str) -> str:
+    """Return the fix for text without `provider:model`."""
+    providers = list_providers()
+    text = text.strip(" :")
+    provider, _, model = text.partition("/")
+    targets = [f"{provider}:{model}"] if model and provider in providers else find_similar_models(text)
+    known = [f'"{target}"' for target in targets if target.partition(":")[0] in providers]
+    return f"Did you mean {' or '.join(known)}?" if known else 'Write them with a colon between: "openai:gpt-5.6".'
 
 
 def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
@@ -161,7 +173,9 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[RequestT
         raise ConfigurationError(
             "The request has no model.", field="model", fix='Use Agent("openai:gpt-4o"), or pass model=.'
         )
-    _check_model(request.model or config.model)
+    model = request.model or config.model
+    if not model.isascii():
+        _check_model(model)
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:

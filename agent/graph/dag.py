@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from ..errors import ConfigurationError, printable
+from ..models.prices import to_dollars, to_units
 from ..stores.files import replace_file
 from ..types import (
     AgentRequest,
@@ -240,9 +241,15 @@ class DAG:
                 total += node.data.usage
         return total
 
-    def cost(self, since: Node | None = None) -> float:
-        """Return the known cost in US dollars, optionally after a node."""
-        return sum(float(node.metadata.get("cost") or 0.0) for node in self._since(since))
+    def cost(self, since: Node | None = None) -> float | None:
+        """Return the cost in US dollars, optionally after a node; None if the price of a response is unknown."""
+        units = 0
+        for node in self._since(since):
+            if (cost := node.metadata.get("cost")) is not None:
+                units += to_units(cost)
+            elif isinstance(node.data, Message) and node.data.usage is not None:
+                return None
+        return to_dollars(units)
 
     def _since(self, start: Node | None) -> list[Node]:
         if start is None:

@@ -158,8 +158,9 @@ def resolve_address(
     if key is None and key_required and not local:
         names = " or ".join(key_variables) or "no variable"
         raise errors.AuthenticationError(
-            f"There is no key for {config.provider!r}: set the environment variable {names}, or pass api_key=.",
+            f"There is no key for {config.provider!r}.",
             provider=config.provider,
+            fix=f"Set the environment variable {names}, or pass api_key=.",
         )
     if key is not None and urlsplit(base_url).scheme != "https" and not local and not config.allow_insecure:
         raise errors.ConfigurationError(

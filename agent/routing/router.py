@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, hide_arguments, printable
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types._base import validate_with
-from ..types.option_errors import check_keywords, check_options
+from ..types.option_errors import check_keywords, check_options, find_similar
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
 from .limits import SpendLedger, make_hedge_budget, make_retry_budget
@@ -489,4 +489,5 @@ def _count_racers(race: bool | int, targets: int) -> int:
 
 def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"Use one of {', '.join(choices)}.")
+        guess = "".join(f"Did you mean {similar}? " for similar in find_similar(str(value), choices))
+        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"{guess}Use one of {', '.join(choices)}.")

@@ -134,13 +134,19 @@ class Target:
         return self._capabilities
 
     @property
-    def problem(self) -> str | None:
+    def failure(self) -> errors.AgentError | None:
         """Configuration error that makes the target unusable, such as a missing key; None if it is usable."""
         try:
             _ = self.capabilities
         except errors.AgentError as error:
-            return error.message
+            return error.with_traceback(None)
         return None
+
+    @property
+    def problem(self) -> str | None:
+        """Message of the failure, with its fix."""
+        failure = self.failure
+        return None if failure is None else " ".join(filter(None, (failure.message, failure.fix)))
 
     @property
     def provider(self) -> str:

@@ -193,8 +193,8 @@ class SessionState:
         return self.dag.usage()
 
     @property
-    def cost(self) -> float:
-        """Cost in US dollars, as far as it is known."""
+    def cost(self) -> float | None:
+        """Cost in US dollars; None if the price of a response is unknown."""
         return self.dag.cost()
 
     @property

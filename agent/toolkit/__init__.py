@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from typing_extensions import override
 
+from .._missing_names import reject_names
 from ..errors import ConfigurationError, printable
 from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..types import JsonObject
@@ -60,6 +61,9 @@ __all__ = [
     "WebFetchTool",
     "WriteTool",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 _MARKS = {TaskStatus.PENDING: "[ ]", TaskStatus.IN_PROGRESS: "[>]", TaskStatus.COMPLETED: "[x]"}
 

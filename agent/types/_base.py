@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -189,13 +190,19 @@ EMPTY_OBJECT: Any = FrozenDict()
 
 def _read_bytes(value: Any) -> Any:
     """Decode base64 text: either alphabet, with or without padding and line breaks."""
+    if isinstance(value, os.PathLike):
+        raise ConfigurationError(
+            f"A {type(value).__name__} is not data.", fix="Pass the bytes of the file: path.read_bytes()."
+        )
     if not isinstance(value, str):
         return value
     compact = "".join(value.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("not valid base64; pass bytes or base64 text") from None
+        raise ConfigurationError(
+            "The text is not valid base64.", fix="Pass bytes or base64 text; of a file, Path(name).read_bytes()."
+        ) from None
 
 
 def _write_bytes(value: bytes) -> str:
@@ -228,6 +235,35 @@ class Value(BaseModel, frozen=True):
 
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that copies keep; `model_copy(update=...)` names them without the underscore."""
+    _spellings: ClassVar[tuple[str, ...]] = ()
+    """Keyword arguments besides fields and their aliases, which validators of the class read."""
+    _keywords: ClassVar[frozenset[str]] = frozenset()
+    """All keyword arguments. Dicts may have other keys."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, **fields):
+            __tracebackhide__ = True
+            if not self._keywords.issuperset(fields):
+                self._reject_keyword(fields)
+            try:
+                self.__pydantic_validator__.validate_python(fields, self_instance=self)
+            except ValidationError as error:
+                raise find_configuration_error(error) or error from None
+
+        # pydantic builds nested values without calling an __init__ marked like this.
+        __init__.__pydantic_base_init__ = True
+
+        @classmethod
+        def __pydantic_init_subclass__(cls, **kwargs):
+            super().__pydantic_init_subclass__(**kwargs)
+            cls._keywords = frozenset((*cls.model_fields, *_aliases(cls), *cls._spellings))
+
+    @classmethod
+    def _reject_keyword(cls, fields: Mapping[str, Any]) -> None:
+        from .option_errors import check_options  # lazy: import cycle
+
+        check_options(fields, cls._keywords, cls.__name__)
 
     def copy_with(self, **values: Any) -> Self:
         """Return a copy with some fields replaced, without validation; the new values must be valid."""
@@ -353,7 +389,19 @@ def validate_with(validate: Callable[[], T]) -> T:
     raise failure  # here it has no context, whose frames would hold the values
 
 
+def find_configuration_error(error: ValidationError) -> ConfigurationError | None:
+    """Return the first error of a validator that knows a fix, with the field."""
+    for problem in error.errors(include_url=False, include_input=False):
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigurationError):
+            cause.field = ".".join(map(str, problem["loc"]))
+            return cause
+    return None
+
+
 def _convert_error(error: ValidationError) -> ConfigurationError:
+    if (known := find_configuration_error(error)) is not None:
+        return known
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     fields = [".".join(map(str, problem["loc"])) for problem in problems]
     described = "; ".join(

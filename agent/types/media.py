@@ -61,6 +61,7 @@ CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
 class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
+    _spellings: ClassVar[tuple[str, ...]] = ("type",)
     provider_data: JsonObject | None = None
     """Opaque data of the vendor that created the part, unchanged."""
     origin: Origin | None = None
@@ -133,6 +134,7 @@ else:
 class ImageContent(ContentPart, frozen=True):
     """An image, by URL or as data. `type` follows from the field that is set."""
 
+    _spellings = ("data", "source", "url")
     type: Literal["image", "image_url"] = "image"
     if TYPE_CHECKING:
         image_url: str | None = None
@@ -168,6 +170,7 @@ class ImageContent(ContentPart, frozen=True):
 class DocumentContent(ContentPart, frozen=True):
     """A document, by URL, as data, or as plain text."""
 
+    _spellings = ("source",)
     type: Literal["document"] = "document"
     url: str | None = None
     if TYPE_CHECKING:
@@ -202,6 +205,7 @@ class AudioContent(ContentPart, frozen=True):
 class VideoContent(ContentPart, frozen=True):
     """A video, by URL or as data."""
 
+    _spellings = ("video_url",)
     type: Annotated[Literal["video", "video_url"], normalize_tag("video")] = "video"
     url: str | None = None
     data: Base64 | None = Field(default=None, repr=False)
@@ -224,6 +228,7 @@ class VideoContent(ContentPart, frozen=True):
 class FileContent(ContentPart, frozen=True):
     """A file that the vendor stores, by its id. Only that vendor accepts it."""
 
+    _spellings = ("file",)
     type: Literal["file"] = "file"
     file_id: str = Field(min_length=1, validation_alias=AliasChoices("file_id", "id"))
     media_type: MediaType = None

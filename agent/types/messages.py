@@ -170,6 +170,7 @@ class Message(Value, frozen=True):
     """
 
     __match_args__ = ("role", "content")
+    _spellings = ("tool_calls", "tool_use_id", "tool_name", "details", "is_error", "result")
 
     role: Role
     if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class Message(Value, frozen=True):
                 return
             if role is not _MISSING:
                 data["role"] = role
+            if not self._keywords.issuperset(data):
+                self._reject_keyword(data)
             data["content"] = content
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 

@@ -389,9 +389,21 @@ def document_options(options: type[Mapping[str, object]]) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         with suppress(OSError):  # there is no source
+            types = {name: annotation.__forward_arg__ for name, annotation in options.__annotations__.items()}
             docs = option_docs()[options.__name__].items()
-            lines = [f"    {name}: {' '.join(doc.split())}" for name, doc in docs]
+            lines = [f"    {name} ({types[name]}): {' '.join(doc.split())}" for name, doc in docs]
             method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Options:", *lines])
         return method
+
+    return decorate
+
+
+def document_like(method: Callable[..., Any]) -> Callable[[F], F]:  # Any: methods of every signature
+    """Append arguments, errors and options of another method to the docstring of a method, for `help`."""
+
+    def decorate(other: F) -> F:
+        _, args, rest = (method.__doc__ or "").partition("\nArgs:")
+        other.__doc__ = f"{other.__doc__}\n{args}{rest}"
+        return other
 
     return decorate

@@ -143,6 +143,7 @@ class ToolCall(ContentPart, frozen=True):
 
     __match_args__ = ("name", "arguments")
     _keys: ClassVar[frozenset[str]] = frozenset(("type", "id", "name", "arguments", "input"))
+    _spellings = ("function",)
 
     if TYPE_CHECKING:
         type: Literal["tool_call"] = "tool_call"

@@ -85,8 +85,8 @@ class Candidate(Value, frozen=True):
     """Why the target has this rank or was excluded."""
     score: float | None = None
     """Score of the strategy, if numeric; lower is better."""
-    health: str = "closed"
-    """State of the circuit breaker: closed, degraded, open or half-open."""
+    health: str = "ok"
+    """`ok`, `degraded`, `half-open` or `open`, the state of the circuit breaker; or `no key`."""
 
 
 _CANDIDATES = ("place", "target", "health", "score", "reason")

@@ -21,6 +21,7 @@ __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 class ToolSpec(Value, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
+    _spellings = ("type",)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
     parameters: JsonObject = Field(

@@ -57,6 +57,7 @@ def _sum_tokens(data: dict[str, Any]) -> int:
 class Usage(Value, frozen=True):
     """Token usage. `prompt_tokens` = uncached tokens + cache reads + cache writes."""
 
+    _spellings = (*_UNCACHED, *_OUTPUT, *_CACHE_READ, *_CACHE_WRITE)
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     cache_read_tokens: CacheCount = 0

@@ -89,7 +89,7 @@ TAMPERED: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "too many turns were taken": ("turn", lambda data: put(data, "turn", 2)),
     "the turn is a text": ("turn", lambda data: put(data, "turn", "1")),
     "an answer is counted twice": ("answers", lambda data: data["answers"].append({})),
-    "it costs nothing that is known": ("cost", lambda data: put(data, "cost", -1.0)),
+    "it costs nothing that is known": ("known_cost", lambda data: put(data, "known_cost", -1.0)),
     "notes are a list": ("notes", lambda data: put(data, "notes", [1])),
     "notes start elsewhere": ("notes", lambda data: put(data, "notes.start", 1)),
     "notes count in words": ("notes.repairs", lambda data: put(data, "notes.repairs", "none")),
