@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import HasRequest, RequestLike
+from .calls.requests import HasRequest, RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
+from .errors import hide_arguments
 from .types import AgentRequest
 from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
 
@@ -76,6 +77,7 @@ class Client(BaseClient):
             ConfigurationError: An option is invalid or unknown. Nothing was sent.
             BatchInputError: The iterable of requests raised an error. Its `result` has the items so far.
         """
+        mask_call_options(options)
         return self.batch_stream(requests, **options).collect()
 
     @overload
@@ -101,6 +103,7 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
+        mask_call_options(options)
         return await self.abatch_stream(requests, **options).collect()
 
     @overload
@@ -160,6 +163,7 @@ class Client(BaseClient):
     # Sessions
 
     @document_options(SessionOptions)
+    @hide_arguments
     def session(
         self, session_id: str | None = None, *, store: Store | None = None, **options: Unpack[SessionOptions]
     ) -> AgentSession:
@@ -462,4 +466,5 @@ class Client(BaseClient):
         """
         from .loop.flow import SubAgent  # lazy: only runs need it
 
+        mask_call_options(options)
         return SubAgent.of(self, name, description, options)

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..models.prices import to_dollars, to_units
 from ..stores.files import replace_file
 from ..types import (
@@ -268,6 +268,7 @@ class DAG:
         return bool(self.heads)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"DAG({', '.join(head.id for head in self.heads)})"
 
@@ -288,6 +289,7 @@ class DAG:
     # Output and files
 
     @override
+    @printable
     def __str__(self) -> str:
         """Draw the graph as text."""
         return draw_text(self.heads)

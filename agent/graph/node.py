@@ -16,6 +16,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..errors import printable
 from ..types import (
     FrozenDict,
     Message,
@@ -196,6 +197,7 @@ class Node:
             object.__setattr__(self, "metadata", freeze(dict(self.metadata)))
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Node({self.id!r}, {type(self.data).__name__}, {len(self.parents)} parents)"
 

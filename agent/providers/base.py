@@ -94,6 +94,12 @@ class SignsRequests(Protocol):
         ...
 
 
+class RedactsSecrets(Protocol):
+    """A provider whose requests contain secrets, which errors must not show."""
+
+    def redact(self, text: str) -> str: ...
+
+
 class CountsTokens(Protocol):
     """A provider with an endpoint that counts the tokens of a request without answering it."""
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.context import Call
+from ..errors import printable
 from ..models.prices import price
 from ..models.token_estimates import estimate_prompt
 from ..providers.rate_limit_hints import RemainingLimits, make_limit_reader
@@ -197,6 +198,7 @@ class Target:
         return None if cost is None else cost.dollars
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
 

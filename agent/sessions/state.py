@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from typing_extensions import Unpack, override
 
 from ..calls.requests import read_request
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..graph import DAG, Node
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
 from ..graph.files import decode_node, encode_node
@@ -225,6 +225,7 @@ class SessionState:
         return continued
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, {self._agent!r})"
 

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDi
 
 from typing_extensions import Unpack, override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import AgentRequest, ToolSpec
 from ..types._base import validate_with
 from ..types.config import Risk
@@ -210,6 +210,7 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         return hash(self.name)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"FunctionTool({self.name!r})"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack, override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import ToolSpec
 from ..types.config import Risk
 from .base import Tool, ToolContext
@@ -168,6 +168,7 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
         return len(self._tools)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"ToolRegistry({', '.join(self._tools)})"
 

@@ -25,7 +25,7 @@ from pydantic.alias_generators import to_snake
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 
 Vocabulary = Literal["nano", "loop", "deepractice"]
 """Names of other libraries: nano-agent, the agent loop with stream functions, Deepractice's agent types."""
@@ -203,14 +203,14 @@ def _freeze_object(value: Any, check: Any) -> Any:
     return value if type(value) is FrozenDict else freeze_json(check(value))
 
 
-def _write_json(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_freeze_object)]
 """A dict that is frozen on validation."""
 
-Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(_write_json, when_used="json-unless-none")]
+Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(to_plain_json, when_used="json-unless-none")]
 """Any value. JSON data is frozen; other objects are kept and serialized to JSON as far as possible."""
 
 EMPTY_OBJECT: Any = FrozenDict()
@@ -397,6 +397,16 @@ class Value(BaseModel, frozen=True):
         return self
 
     @override
+    @printable
+    def __repr__(self) -> str:
+        return super().__repr__()
+
+    @override
+    @printable
+    def __str__(self) -> str:
+        return super().__str__()
+
+    @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
 
@@ -454,7 +464,8 @@ def validate_with(validate: Callable[[], T]) -> T:
     try:
         return validate()
     except ValidationError as error:
-        raise _convert_error(error) from None
+        failure = _convert_error(error)
+    raise failure  # here it has no context, whose frames would hold the values
 
 
 def find_configuration_error(error: ValidationError) -> ConfigurationError | None:

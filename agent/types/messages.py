@@ -37,6 +37,7 @@ from .parts import (
     VendorContent,
     find_part_class,
 )
+from .secrets import ExtraField
 from .tools import HasSpec, OfferedTool, RequestTool, tool_name
 from .usage import Usage
 
@@ -445,7 +446,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     """Time limit of the whole call in seconds, including retries and fallbacks."""
     metadata: JsonObject = EMPTY_OBJECT
     session_id: str | None = None
-    extra: JsonObject = EMPTY_OBJECT
+    extra: ExtraField = EMPTY_OBJECT
     """Fields merged into the request body as they are."""
 
     if TYPE_CHECKING:
