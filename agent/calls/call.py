@@ -16,6 +16,7 @@ from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
 from ..providers.base import StoresResponses
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
+from ..types.secrets import find_secrets, redact, reveal_extra
 from ..types.usage import LazyCost
 
 
@@ -83,12 +84,19 @@ def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:
     return signed
 
 
+def reveal_secrets(request: AgentRequest) -> AgentRequest:
+    """Return the request for the codec, with the credentials in `extra` as text."""
+    return request.copy_with(extra=reveal_extra(request.extra))
+
+
 def complete(endpoint: Endpoint) -> Call:
     """Send the request and read the whole response."""
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=False), request)
+        encoded = yield from run_validation(
+            partial(provider.encode, stream=False), reveal_secrets(request) if request.extra else request
+        )
         wire = yield from sign_request(provider, encoded)
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
@@ -112,7 +120,9 @@ def stream(endpoint: Endpoint) -> Call:
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=True), request)
+        encoded = yield from run_validation(
+            partial(provider.encode, stream=True), reveal_secrets(request) if request.extra else request
+        )
         wire = yield from sign_request(provider, encoded)
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers
@@ -317,28 +327,53 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
     return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
-def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
-    """Record every attempt in the context, with its outcome and cost."""
+def hide_secrets(error: errors.AgentError, provider: Provider, request: AgentRequest) -> errors.AgentError:
+    """Redact the texts of a failed attempt and drop its frames, which hold the request and the reply."""
+    redact_headers: Callable[[str], str] = getattr(provider, "redact", str)
+    secrets = find_secrets(request.extra)
+
+    def hide(text: str) -> str:
+        return redact(redact_headers(text), secrets)
+
+    each: BaseException | None = errors.forget_frames(error)
+    while each is not None:
+        if isinstance(each, errors.AgentError):
+            each.message = hide(each.message)
+            each.args = tuple(hide(text) if isinstance(text, str) else text for text in each.args)
+            for name in ("code", "request_id", "body"):
+                if (text := getattr(each, name)) is not None:
+                    setattr(each, name, hide(text))
+        if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
+            setattr(each, "partial", partial.copy_with(request_id=hide(partial.request_id)))  # noqa: B010
+        cause = each.__cause__
+        if cause is not None and not isinstance(cause, errors.AgentError) and hide(str(cause)) != str(cause):
+            cause = each.__cause__ = None
+        each = cause
+    return error
+
+
+def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -> Call:
+    """Record every attempt in the context, with its outcome and cost. Its failure shows no secrets."""
 
     def record_attempt(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
         began = started - context.started
         sent_to = request.model or model or ""
-        context.log.begin(OpenAttempt(target, provider, sent_to, request, began, context.reason, context.waited))
+        context.log.begin(OpenAttempt(target, provider.name, sent_to, request, began, context.reason, context.waited))
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:
             response = yield from call(request, context)
         except errors.AgentError as raised:
-            error = raised
-            error.provider = error.provider or provider
+            error = hide_secrets(raised, provider, request)
+            error.provider = error.provider or provider.name
             error.model = error.model or request.model
         context.ended = ended = yield from Now()
         received = response if response is not None else _partial_of(error)
         record = Attempt(
             target=target,
-            provider=provider,
+            provider=provider.name,
             model=sent_to,
             reason=context.reason,
             started=began,

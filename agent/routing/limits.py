@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from typing_extensions import override
 
 from ..engine.locks import ForkSafe
+from ..errors import printable
 from ..models.prices import to_dollars, to_units
 from ..types.routing import RateLimit, SpendLimit
 
@@ -206,6 +207,7 @@ class SpendRefusal(NamedTuple):
     """Seconds until the limit is reset; infinity while the money is only reserved, None if it is spent for good."""
 
     @override
+    @printable
     def __str__(self) -> str:
         owner = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
         available = max(0.0, self.limit.dollars - self.spent - self.reserved)

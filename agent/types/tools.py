@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
 from typing_extensions import override
@@ -18,9 +28,21 @@ _UNSET: Any = None
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
+if TYPE_CHECKING:
+
+    class _SpecFields(TypedDict, total=False):
+        function: Any
+        is_async: bool
+        cache: Literal["short", "long"] | None
+        strict: bool | None
+        extra: Mapping[str, Any]
+
+
 class ToolSpec(Value, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
+    _positional = ("name", "description", "parameters")
+    _spellings = ("type",)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
     parameters: JsonObject = Field(
@@ -36,7 +58,24 @@ class ToolSpec(Value, frozen=True):
     """Vendor-specific settings, sent as they are. Unknown keys of a tool dict are collected here."""
 
     if TYPE_CHECKING:
-        input_schema: JsonObject = EMPTY_OBJECT
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            description: str = ...,
+            parameters: Mapping[str, Any] = ...,
+            **fields: Unpack[_SpecFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self, name: str, description: str = ..., *, input_schema: Mapping[str, Any], **fields: Unpack[_SpecFields]
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
+
+        @property
+        def input_schema(self) -> dict[str, Any]: ...
+
     else:
 
         @property
@@ -218,6 +257,9 @@ def _read_tool(value: Any, check: Any) -> Any:
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
         return spec
+    if isinstance(schema := getattr(value, "input_schema", None), Mapping) and hasattr(value, "name"):
+        described = getattr(value, "description", "")
+        return ToolSpec(name=value.name, description=described, parameters=schema, function=value)
     if not isinstance(value, Mapping) or not value:
         kind = type(value).__name__
         raise ValueError(f"expected a ToolSpec, an object with a `spec`, or a tool dict; got {kind}")
