@@ -398,10 +398,7 @@ def _cause_of(error: Exception) -> BaseException | None:
     """The cause to chain; None for errors that may quote a header, and so a key."""
     if isinstance(error, errors.AgentError):
         return error.__cause__
-    if _names(error) & _UNSENDABLE:
-        return None
-    # A failed connection has one cause that says something: the socket's error.
-    return next((cause for cause in reversed(list_causes(error)) if isinstance(cause, OSError)), error)
+    return None if _names(error) & _UNSENDABLE else error
 
 
 def _names(error: Exception) -> set[str]:
