@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
+from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
 from ..failures import request_id
 from .dialect import API, OPENAI, Dialect
 from .fields import SCHEMA_DIALECT
 from .messages import encode_body
-from .response import MessageReader, normalize_finish_reason, read_finish_reason, read_logprobs, read_usage
+from .response import MessageReader, read_usage
 from .stream import ChatDecoder
 
 _OPENAI_PATHS = (
@@ -138,27 +138,24 @@ class ChatCodec(CodecBase):
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        choice = body["choices"][0]
         model = body.get("model") or request.model or ""
-        message = choice["message"]
-        if message is None and "finish_reason" not in choice:
-            raise TypeError("a choice without a message")
-        content = MessageReader(self.dialect, request, model).read_message(message or {}, body)
+        first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
+        head = {"id": body.get("id")}
+        alternatives = [
+            AgentResponse(
+                provider=self.name, model=model, **MessageReader(self.dialect, request, model).read_choice(choice, head)
+            )
+            for choice in others
+        ]
         return AgentResponse(
             provider=self.name,
             model=model,
-            content=content,
-            usage=read_usage(body.get("usage")),
-            stop_reason=normalize_finish_reason(
-                read_finish_reason(choice),
-                called=any(isinstance(part, ToolCall) for part in content),
-                refused=any(isinstance(part, RefusalContent) for part in content),
-            ),
-            raw_stop_reason=choice.get("finish_reason"),
+            usage=read_usage(body.get("usage") or first.get("usage")),
             id=body.get("id") or None,
             request_id=request_id(headers),
-            logprobs=read_logprobs(logprobs) if (logprobs := choice.get("logprobs")) else (),
+            choices=alternatives,
             raw=body,
+            **MessageReader(self.dialect, request, model).read_choice(first, body),
         )
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:

@@ -16,7 +16,7 @@ from ...types import ProviderCapabilities, ThinkingLevel
 
 API = "openai-chat"
 
-OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
+OPAQUE_KEYS = ("reasoning_details", "thinking_blocks", "extra_content", "thought_signature")
 """Keys of a message with opaque data, which is sent back to the same vendor unchanged."""
 
 SIGNED_CONTENT = "content"
@@ -193,8 +193,8 @@ class Dialect:
     """Accepts documents by URL."""
 
     # Responses.
-    done_sentinel: bool = True
-    """Streams end with [DONE]. Elsewhere they end with the bytes, after a finish reason and usage."""
+    finish_reasons: bool = True
+    """Responses have a finish reason. Elsewhere usage and [DONE] end a stream."""
     stream_usage: bool = True
     """Accepts `stream_options` to report usage at the end of a stream."""
 

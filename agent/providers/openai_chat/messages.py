@@ -342,7 +342,8 @@ class MessageEncoder:
         arguments = dump_arguments(call.arguments) if call.invalid_arguments is None else call.invalid_arguments
         encoded: Call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         if opaque:
-            replayed = {key: value for key, value in opaque.items() if key in self._dialect.replayed}
+            keys = {*self._dialect.replayed, "provider_specific_fields"}
+            replayed = {key: value for key, value in opaque.items() if key in keys}
             return cast(Call, {**encoded, **replayed})
         return encoded
 
