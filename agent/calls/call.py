@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from os import urandom
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from .. import errors
@@ -74,6 +76,14 @@ class Endpoint(NamedTuple):
     via: Transport | None = None
 
 
+def add_idempotency_key(provider: Provider, wire: WireRequest, context: Context) -> WireRequest:
+    """Return the request with a key that its retries share, for providers that recognize it."""
+    if not getattr(provider, "idempotency", False) or any(name == b"idempotency-key" for name, _ in wire.headers):
+        return wire
+    key = context.idempotency_keys.setdefault(hash((wire.url, wire.body)), urandom(16).hex())
+    return replace(wire, headers=(*wire.headers, (b"idempotency-key", key.encode())))
+
+
 def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:
     """Return the request with its signature, for providers that sign each request."""
     sign = getattr(provider, "sign", None)
@@ -89,7 +99,7 @@ def complete(endpoint: Endpoint) -> Call:
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         encoded = yield from run_validation(partial(provider.encode, stream=False), request)
-        wire = yield from sign_request(provider, encoded)
+        wire = yield from sign_request(provider, add_idempotency_key(provider, encoded, context))
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
         if reply.status != 200:
@@ -113,7 +123,7 @@ def stream(endpoint: Endpoint) -> Call:
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         encoded = yield from run_validation(partial(provider.encode, stream=True), request)
-        wire = yield from sign_request(provider, encoded)
+        wire = yield from sign_request(provider, add_idempotency_key(provider, encoded, context))
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers
             if body.status != 200:

@@ -94,6 +94,13 @@ class SignsRequests(Protocol):
         ...
 
 
+class HasIdempotency(Protocol):
+    """A provider that recognizes retries by the header `Idempotency-Key`."""
+
+    @property
+    def idempotency(self) -> bool: ...
+
+
 class CountsTokens(Protocol):
     """A provider with an endpoint that counts the tokens of a request without answering it."""
 

@@ -103,3 +103,18 @@ def test_a_connection_that_cannot_be_made_is_tried_again(drive: Driver) -> None:
     response = drive.complete(script, retry=QUICK).ok
     assert response.text == "here"
     assert [attempt.error for attempt in response.route] == ["ConnectionError", None]
+
+
+def test_retries_of_a_call_have_the_same_idempotency_key_and_other_calls_another(drive: Driver) -> None:
+    keys = []
+    for _ in range(2):
+        outcome = drive.complete(
+            Script(errors.OverloadedError("busy"), errors.OverloadedError("busy"), "here"), retry=QUICK
+        )
+        assert outcome.ok.text == "here"
+        sent = [dict(request.headers).get(b"idempotency-key") for request in outcome.requests]
+        assert len(sent) == 3
+        assert len({*sent}) == 1
+        keys += sent[:1]
+    assert None not in keys
+    assert len({*keys}) == 2

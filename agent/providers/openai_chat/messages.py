@@ -22,6 +22,7 @@ from ...types import (
     ThinkingContent,
     ToolCall,
     ToolResult,
+    ToolSpec,
     VendorContent,
     VideoContent,
 )
@@ -90,6 +91,8 @@ class MessageEncoder:
         """Ids of parts whose breakpoints exceed the vendor's limit."""
         self._attachments: list[Block] = []
         """Media of results, for a user message after the turn's last result."""
+        self._unmarked: set[CacheHint] = set()
+        """Hints of parts without breakpoints."""
 
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
         marked = {} if self._marks is None else self._find_breakpoints(messages)
@@ -113,7 +116,21 @@ class MessageEncoder:
             if position in marked and params:
                 encoded[-1] = _mark_last_block(params[-1], marked[position])
         self._end_results(encoded)
+        self._check_cache_hints()
         return encoded
+
+    def _check_cache_hints(self) -> None:
+        """Warn about hints that neither breakpoints nor the vendor's own cache honour."""
+        context, hints, dialect = self._context, self._unmarked, self._dialect
+        whole = context.request.cache
+        marked = self._marks is not None and self._marks.whole_requests
+        if whole is not None and not marked and (whole == "short" or dialect.find_long_cache(context.model) is None):
+            hints.add(whole)
+        hints |= {tool.cache for tool in context.tools if isinstance(tool, ToolSpec) and tool.cache is not None}
+        if hints and not dialect.caches:
+            context.warn(f"cache was left out: {context.provider} does not support it there")
+        elif "long" in hints:
+            context.warn(f"cache='long' was left out: {context.provider} decides how long it caches")
 
     def _end_results(self, encoded: list[MessageParam], *, before_user: bool = False) -> None:
         """Add the attachments after a turn's last result."""
@@ -140,7 +157,10 @@ class MessageEncoder:
         return {position: self._marks.fragment(hint) for position in positions[: max(0, limit - len(marked))]}
 
     def _mark_of(self, part: Part) -> Fragment:
-        if part.cache is None or self._marks is None or id(part) in self._ignored_marks:
+        if part.cache is None or id(part) in self._ignored_marks:
+            return {}
+        if self._marks is None:
+            self._unmarked.add(part.cache)
             return {}
         return self._marks.fragment(part.cache)
 
