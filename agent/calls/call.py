@@ -78,7 +78,7 @@ class Endpoint(NamedTuple):
 
 def add_idempotency_key(provider: Provider, wire: WireRequest, context: Context) -> WireRequest:
     """Return the request with a key that its retries share, for providers that recognize it."""
-    if not getattr(provider, "idempotency", False) or any(name == b"idempotency-key" for name, _ in wire.headers):
+    if not getattr(provider, "idempotency", False) or b"idempotency-key" in dict(wire.headers):
         return wire
     key = context.idempotency_keys.setdefault(hash((wire.url, wire.body)), urandom(16).hex())
     return replace(wire, headers=(*wire.headers, (b"idempotency-key", key.encode())))

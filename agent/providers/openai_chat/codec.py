@@ -140,7 +140,9 @@ class ChatCodec(CodecBase):
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
-        first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
+        first, *others = body["choices"]
+        if others:
+            first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
         head = {"id": body.get("id")}
         alternatives = [
             AgentResponse(

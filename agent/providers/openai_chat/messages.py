@@ -116,7 +116,8 @@ class MessageEncoder:
             if position in marked and params:
                 encoded[-1] = _mark_last_block(params[-1], marked[position])
         self._end_results(encoded)
-        self._check_cache_hints()
+        if self._unmarked or self._context.request.cache is not None or self._context.request.tools:
+            self._check_cache_hints()
         return encoded
 
     def _check_cache_hints(self) -> None:

@@ -370,8 +370,10 @@ def read_metadata(body: Mapping[str, Any], choice: Mapping[str, Any], message: M
     if isinstance(usage, dict):
         keep_others(others := {}, usage, _READ_USAGE_KEYS)
         vendor |= {"usage": others} if others else {}
-    tier = vendor.pop("service_tier", None)
-    stop = next((vendor.pop(key) for key in _STOP_KEYS if isinstance(vendor.get(key), str)), None)
+    tier, stop = vendor.pop("service_tier", None), None
+    for key in _STOP_KEYS:
+        if isinstance(vendor.get(key), str):
+            stop = vendor.pop(key)
     return {"service_tier": tier if isinstance(tier, str) else None, "stop_sequence": stop, "vendor": vendor}
 
 
