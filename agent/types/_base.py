@@ -286,6 +286,52 @@ class Value(BaseModel, frozen=True):
         return [(name, value) for name, value in super().__repr_args__() if value is not None]
 
 
+class CheckedValue(Value, frozen=True):
+    """Base class of values whose constructor rejects unknown names. Pydantic would ignore them."""
+
+    _other_names: ClassVar[frozenset[str]] = frozenset()
+    """Accepted names besides fields and their aliases."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, **fields):
+            __tracebackhide__ = True
+            if not known_names(type(self)).issuperset(fields):
+                raise unknown_name(type(self), fields)
+            self.__pydantic_validator__.validate_python(fields, self_instance=self)
+
+        # pydantic builds nested values without calling an __init__ marked like this.
+        __init__.__pydantic_base_init__ = True
+
+    @override
+    def __repr_args__(self) -> Any:
+        return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
+
+    @classmethod
+    def collect_extra(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Move unknown keys of a dict into `extra`, unless they are empty."""
+        known = known_names(cls)
+        extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
+        rest = {key: value for key, value in data.items() if key in known}
+        return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
+
+
+@cache
+def known_names(cls: type[CheckedValue]) -> frozenset[str]:
+    return frozenset((*cls.model_fields, *_aliases(cls), *cls._other_names))
+
+
+def unknown_name(cls: type[CheckedValue], fields: Mapping[str, Any]) -> ConfigurationError:
+    """Build the error for an unknown name, with the most similar one."""
+    from difflib import get_close_matches  # lazy: only misspelled names need it
+
+    known = known_names(cls)
+    name = next(name for name in fields if name not in known)
+    similar = get_close_matches(name, sorted(known), n=1)
+    fix = f"Did you mean {similar[0]}?" if similar else f"Use one of {', '.join(sorted(known))}."
+    return ConfigurationError(f"{cls.__name__} has no field {name!r}.", field=name, fix=fix)
+
+
 _set_fields = BaseModel.__dict__["__dict__"].__set__
 _set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
-from ._base import Base64, JsonObject, Value
+from ._base import EMPTY_OBJECT, Base64, CheckedValue, JsonObject, Value, known_names
 
 if TYPE_CHECKING:
     from .parts import TextContent
@@ -58,7 +58,7 @@ class _Absent:
 CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
 
 
-class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
+class ContentPart(CheckedValue, frozen=True, ignored_types=(_Absent,)):
     """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
     provider_data: JsonObject | None = None
@@ -66,7 +66,10 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     origin: Origin | None = None
     cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
     """Prompt caching: ask the vendor to cache the prompt up to this part."""
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a part dict are collected here; codecs send them or warn."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("type",))
     _union: ClassVar[Any] = None
     """`Part`, which is defined after all its classes."""
 
@@ -89,6 +92,13 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
 
     else:
         text = image_url = image_data = media_type = _Absent()
+
+        @model_validator(mode="before")
+        @classmethod
+        def _collect(cls, data):
+            if type(data) is not dict or known_names(cls).issuperset(data):
+                return data
+            return cls.collect_extra(data)
 
         def __new__(cls, /, *args, **fields):
             # Python calls the __init__ of the returned class.
@@ -133,6 +143,7 @@ else:
 class ImageContent(ContentPart, frozen=True):
     """An image, by URL or as data. `type` follows from the field that is set."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("url", "data", "source", "images"))
     type: Literal["image", "image_url"] = "image"
     if TYPE_CHECKING:
         image_url: str | None = None
@@ -168,6 +179,7 @@ class ImageContent(ContentPart, frozen=True):
 class DocumentContent(ContentPart, frozen=True):
     """A document, by URL, as data, or as plain text."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("source",))
     type: Literal["document"] = "document"
     url: str | None = None
     if TYPE_CHECKING:
@@ -202,6 +214,7 @@ class AudioContent(ContentPart, frozen=True):
 class VideoContent(ContentPart, frozen=True):
     """A video, by URL or as data."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("video_url",))
     type: Annotated[Literal["video", "video_url"], normalize_tag("video")] = "video"
     url: str | None = None
     data: Base64 | None = Field(default=None, repr=False)
@@ -224,6 +237,7 @@ class VideoContent(ContentPart, frozen=True):
 class FileContent(ContentPart, frozen=True):
     """A file that the vendor stores, by its id. Only that vendor accepts it."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("file",))
     type: Literal["file"] = "file"
     file_id: str = Field(min_length=1, validation_alias=AliasChoices("file_id", "id"))
     media_type: MediaType = None
@@ -246,6 +260,7 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(nested := data.get("image_url"), Mapping):
         data["image_url"] = nested.get("url")
         data.setdefault("detail", nested.get("detail"))
+        _keep_nested(data, "image_url", nested, ("url", "detail"))
     address, content = data.pop("url", None), data.pop("data", None)
     if isinstance(content, str) and content.startswith(("http:", "https:", "data:")):
         address, content = content, None
@@ -277,8 +292,11 @@ def _read_video(fields: dict[str, Any]) -> dict[str, Any]:
     """Normalize video fields to exactly one of `url` and `data`."""
     data = dict(fields)
     address = data.pop("video_url", None)
-    if address is not None:
-        data["url"] = address.get("url") if isinstance(address, Mapping) else address
+    if isinstance(address, Mapping):
+        data["url"] = address.get("url")
+        _keep_nested(data, "video_url", address, ("url",))
+    elif address is not None:
+        data["url"] = address
     _unpack_data_url(data)
     _require_one("a video", data, ("url", "data"))
     return data
@@ -293,6 +311,12 @@ def _read_file(fields: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("a file by id has no data; pass a document instead")
     flat = {**fields, **nested, "title": nested.get("filename", fields.get("title"))}
     return {key: value for key, value in flat.items() if key not in ("file", "filename")}
+
+
+def _keep_nested(data: dict[str, Any], key: str, nested: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Keep unknown keys of a nested object in `extra`, in an object of the same name."""
+    if others := {name: value for name, value in nested.items() if name not in known and value is not None}:
+        data["extra"] = {**(data.get("extra") or {}), key: others}
 
 
 def _unpack_data_url(data: dict[str, Any]) -> None:
@@ -319,6 +343,7 @@ def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str,
     flat = {key: value for key, value in data.items() if key != "source"}
     if (media_type := source.get("media_type")) is not None:
         flat["media_type"] = media_type
+    _keep_nested(flat, "source", source, ("type", "media_type", "url", "data"))
     match source.get("type"):
         case "url":
             flat["url"] = source.get("url")

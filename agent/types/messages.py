@@ -6,12 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, JsonObject, SequenceOf, Utc, Value, freeze, initialize
+from ._base import (
+    EMPTY_OBJECT,
+    Accepts,
+    CheckedValue,
+    FrozenDict,
+    JsonObject,
+    SequenceOf,
+    Utc,
+    Value,
+    freeze,
+    initialize,
+    known_names,
+    unknown_name,
+)
 from .media import CacheHint, ContentPart
 from .parts import (
     CodeContent,
@@ -162,13 +175,14 @@ ThinkingField = Accepts[ThinkingLevel | None, ThinkingLevel | ThinkingName | Non
 _MISSING: Any = object()
 
 
-class Message(Value, frozen=True):
+class Message(CheckedValue, frozen=True):
     """One message of a conversation.
 
     `content` keeps text or parts as passed; `tool_calls` are moved into it. `parts` always returns parts.
     """
 
     __match_args__ = ("role", "content")
+    _other_names: ClassVar[frozenset[str]] = frozenset(("tool_calls", *_RESULT_KEYS))
 
     role: Role
     if TYPE_CHECKING:
@@ -187,6 +201,8 @@ class Message(Value, frozen=True):
     provider: str | None = None
     api: str | None = None
     model: str | None = None
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a message dict are collected here; codecs send them or warn."""
 
     if TYPE_CHECKING:
 
@@ -207,6 +223,7 @@ class Message(Value, frozen=True):
             provider: str | None = ...,
             api: str | None = ...,
             model: str | None = ...,
+            extra: Mapping[str, Any] = ...,
         ) -> None: ...
 
     else:
@@ -219,6 +236,8 @@ class Message(Value, frozen=True):
                 fields["content"] = content
                 initialize(self, fields, _TEXT_FIELDS_SET)
                 return
+            if not known_names(type(self)).issuperset(data):
+                raise unknown_name(type(self), data)
             if role is not _MISSING:
                 data["role"] = role
             data["content"] = content
@@ -232,7 +251,8 @@ class Message(Value, frozen=True):
         def _read(cls, data):
             if type(data) is not dict or (len(data) == 2 and type(data.get("content")) is str):
                 return data
-            return normalize_message(data)
+            data = normalize_message(data)
+            return data if known_names(cls).issuperset(data) else cls.collect_extra(data)
 
     @classmethod
     def system(cls, content: str | ContentPart | Sequence[ContentPart]) -> Self:

@@ -143,6 +143,7 @@ class ToolCall(ContentPart, frozen=True):
 
     __match_args__ = ("name", "arguments")
     _keys: ClassVar[frozenset[str]] = frozenset(("type", "id", "name", "arguments", "input"))
+    _other_names: ClassVar[frozenset[str]] = frozenset(("function", "partial_json"))
 
     if TYPE_CHECKING:
         type: Literal["tool_call"] = "tool_call"
@@ -173,7 +174,7 @@ class ToolCall(ContentPart, frozen=True):
         def _flatten(cls, data):
             """Accept OpenAI's `{"id": …, "function": {"name": …, "arguments": …}}`."""
             if type(data) is dict and isinstance(data.get("function"), Mapping):
-                return {**data, **data["function"]}
+                return {**{key: value for key, value in data.items() if key != "function"}, **data["function"]}
             return data
 
     item_id: str | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
+from ._base import EMPTY_OBJECT, CheckedValue, JsonObject, SequenceOf, Value, freeze, thaw
 from .media import CacheHint
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
@@ -18,9 +18,10 @@ _UNSET: Any = None
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
-class ToolSpec(Value, frozen=True):
+class ToolSpec(CheckedValue, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
+    _other_names: ClassVar[frozenset[str]] = frozenset(("type",))
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
     parameters: JsonObject = Field(
@@ -102,7 +103,7 @@ class UserLocation(Value, frozen=True, extra="forbid"):
     """IANA name, such as `Europe/Rome`."""
 
 
-class _BuiltinTool(Value, frozen=True, extra="forbid"):
+class _BuiltinTool(CheckedValue, frozen=True, extra="forbid"):
     """Base class of tools that the vendor implements."""
 
     extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)

@@ -177,6 +177,9 @@ class MessageEncoder:
         return self._add_name(encoded, message)
 
     def _add_name(self, encoded: M, message: Message) -> M:
+        if message.extra:
+            encoded = cast(M, {**encoded})
+            self._context.add_extra(cast(JsonDict, encoded), message.extra, "a message")
         if message.name is None:
             return encoded
         if self._dialect.refuses("name", self._context.model):
@@ -189,6 +192,7 @@ class MessageEncoder:
         blocks: list[Block] = []
         for part in parts:
             block = self._encode_block(part, where)
+            self._add_extra(block, part)
             if system and block["type"] != "text":
                 raise self._context.part_error(part, where)
             blocks.append(cast(Block, {**block, **self._mark_of(part)}))
@@ -229,6 +233,15 @@ class MessageEncoder:
                 raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
+
+    def _add_extra(self, encoded: Block | Call, part: Part) -> None:
+        if part.extra:
+            self._context.add_extra(cast(JsonDict, encoded), part.extra, f"a part of type {part.type!r}")
+        for inner in part.content if isinstance(part, SearchResultContent) else ():
+            self._drop_extra(inner)
+
+    def _drop_extra(self, part: Part) -> None:
+        self._context.drop_extra(part.extra, f"a part of type {part.type!r}")
 
     def _encode_audio(self, part: AudioContent) -> AudioBlock:
         format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
@@ -303,8 +316,12 @@ class MessageEncoder:
                     assert_never(part)
             if part.cache is not None:
                 mark = self._mark_of(part) or mark
+            if part.extra and not isinstance(part, ToolCall):
+                self._drop_extra(part)
         content_text = "" if "audio" in encoded else "".join(text)
         if not content_text and not calls and len(encoded) == 1:
+            named = {} if message.name is None else {"name": message.name}
+            self._context.drop_extra({**message.extra, **named}, "a message")
             return []
         self._add_content(encoded, content_text, thinking, opaque, has_calls=bool(calls))
         if calls:
@@ -359,9 +376,16 @@ class MessageEncoder:
         opaque: Mapping[str, Any] = (call.provider_data or {}) if is_own(call, self._origin) else {}
         id, name = self._normalize_id(call.id), normalize_name(call.name, MAX_NAME_LENGTH)
         if opaque.get("type") == "custom":
-            return {"id": id, "type": "custom", "custom": {"name": name, "input": call.arguments.get("input", "")}}
+            custom: Call = {
+                "id": id,
+                "type": "custom",
+                "custom": {"name": name, "input": call.arguments.get("input", "")},
+            }
+            self._add_extra(custom, call)
+            return custom
         arguments = dump_arguments(call.arguments) if call.invalid_arguments is None else call.invalid_arguments
         encoded: Call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._add_extra(encoded, call)
         if opaque:
             keys = {*self._dialect.replayed, "provider_specific_fields"}
             replayed = {key: value for key, value in opaque.items() if key in keys}
@@ -375,9 +399,14 @@ class MessageEncoder:
 
     def _encode_results(self, message: Message) -> list[ToolMessage]:
         id, content = message.tool_call_id, message.content
+        encoded: list[ToolMessage]
         if isinstance(content, str) and id is not None:
-            return [{"role": "tool", "tool_call_id": self._normalize_id(id), "content": content}]
-        return [self._encode_result(part) for part in message.parts if isinstance(part, ToolResult)]
+            encoded = [{"role": "tool", "tool_call_id": self._normalize_id(id), "content": content}]
+        else:
+            encoded = [self._encode_result(part) for part in message.parts if isinstance(part, ToolResult)]
+        for each in encoded if message.extra else ():
+            self._context.add_extra(cast(JsonDict, each), message.extra, "a message")
+        return encoded
 
     def _encode_result(self, result: ToolResult) -> ToolMessage:
         id, text = self._normalize_id(result.tool_call_id), result.text
@@ -389,13 +418,20 @@ class MessageEncoder:
             blocks += map(encode_image, images)
         elif media:
             self._attachments.append(encode_text(f"Attached to the result of {result.name or 'the call'} ({id}):"))
-            self._attachments += [self._encode_block(part, "in a tool result") for part in media]
+            for part in media:
+                block = self._encode_block(part, "in a tool result")
+                self._add_extra(block, part)
+                self._attachments.append(block)
             text = text or ATTACHED
         if result.is_error:
             text = f"Error: {text}"
         if blocks and text:
             blocks.insert(0, encode_text(text))
         encoded: ToolMessage = {"role": "tool", "tool_call_id": id, "content": blocks or text}
+        self._context.add_extra(cast(JsonDict, encoded), result.extra, "a tool result")
+        for part in parts:
+            if part.extra and (isinstance(part, TextContent) or part in images):
+                self._drop_extra(part)
         for part in (result, *reversed(parts)):
             if mark := self._mark_of(part):
                 return _mark_last_block(encoded, mark)

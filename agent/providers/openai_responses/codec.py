@@ -74,6 +74,7 @@ def encode_body(
         results, messages = _split_leading_results(messages)
     repaired, repairs = repair(messages, origin, foreign_thinking)
     context.warn(*repairs)
+    context.drop_all_extra(request.messages)
     items = ItemEncoder(context).encode((*results, *repaired))
     body = encode_fields(context, FIELDS)
     if instructions:
