@@ -19,6 +19,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
@@ -287,7 +288,10 @@ class Value(BaseModel, frozen=True):
 
 
 class CheckedValue(Value, frozen=True):
-    """Base class of values whose constructor rejects unknown names. Pydantic would ignore them."""
+    """Base class of values with `extra`: constructors reject unknown names, dicts may have them.
+
+    Pydantic would ignore unknown names.
+    """
 
     _other_names: ClassVar[frozenset[str]] = frozenset()
     """Accepted names besides fields and their aliases."""
@@ -303,17 +307,20 @@ class CheckedValue(Value, frozen=True):
         # pydantic builds nested values without calling an __init__ marked like this.
         __init__.__pydantic_base_init__ = True
 
+        @model_validator(mode="before")
+        @classmethod
+        def _collect_extra(cls, data):
+            """Move unknown keys of a dict into `extra`, unless they are empty."""
+            known = known_names(cls)
+            if type(data) is not dict or known.issuperset(data) or cls.model_config.get("extra") == "forbid":
+                return data
+            extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
+            rest = {key: value for key, value in data.items() if key in known}
+            return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
+
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
-
-    @classmethod
-    def collect_extra(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Move unknown keys of a dict into `extra`, unless they are empty."""
-        known = known_names(cls)
-        extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
-        rest = {key: value for key, value in data.items() if key in known}
-        return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
 
 
 @cache

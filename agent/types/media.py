@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
-from ._base import EMPTY_OBJECT, Base64, CheckedValue, JsonObject, Value, known_names
+from ._base import EMPTY_OBJECT, Base64, CheckedValue, JsonObject, Value
 
 if TYPE_CHECKING:
     from .parts import TextContent
@@ -92,13 +92,6 @@ class ContentPart(CheckedValue, frozen=True, ignored_types=(_Absent,)):
 
     else:
         text = image_url = image_data = media_type = _Absent()
-
-        @model_validator(mode="before")
-        @classmethod
-        def _collect(cls, data):
-            if type(data) is not dict or known_names(cls).issuperset(data):
-                return data
-            return cls.collect_extra(data)
 
         def __new__(cls, /, *args, **fields):
             # Python calls the __init__ of the returned class.

@@ -251,8 +251,7 @@ class Message(CheckedValue, frozen=True):
         def _read(cls, data):
             if type(data) is not dict or (len(data) == 2 and type(data.get("content")) is str):
                 return data
-            data = normalize_message(data)
-            return data if known_names(cls).issuperset(data) else cls.collect_extra(data)
+            return normalize_message(data)
 
     @classmethod
     def system(cls, content: str | ContentPart | Sequence[ContentPart]) -> Self:

@@ -162,9 +162,8 @@ def dicts(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
     messages: list[Json] = [message] if role == "user" else [message, {"role": "user", "content": next(mark)}]
     if draw(st.booleans()):
         messages += [{"role": "assistant", "content": None, "tool_calls": [call(mark)], "audio": None}]
-        messages += [
-            {"role": "tool", "tool_call_id": "call_1", "content": draw(st.sampled_from((next(mark), [text(mark)])))}
-        ]
+        content: Any = draw(st.sampled_from((next(mark), [text(mark)])))
+        messages += [{"role": "tool", "tool_call_id": "call_1", "content": content}]
     tools = [make(mark) for make in draw(st.lists(st.sampled_from(TOOLS), max_size=2))]
     places = list(objects_in([*messages, *tools]))
     for number in range(draw(st.integers(0, 3))):
@@ -199,7 +198,7 @@ def codec(target: str) -> Provider:
 def find_losses(target: str, messages: list[Json], tools: list[Json]) -> list[str]:
     """Return the values that are neither in the body nor named in a warning. Refused requests lose nothing."""
     try:
-        request = AgentRequest(messages=messages, tools=tools, model=target.partition(":")[2])
+        request = AgentRequest.from_dict({"messages": messages, "tools": tools, "model": target.partition(":")[2]})
         wire = codec(target).encode(request, stream=False)
     except (errors.ConfigurationError, ValidationError):
         return []

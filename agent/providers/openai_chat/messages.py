@@ -418,9 +418,9 @@ class MessageEncoder:
             blocks += map(encode_image, images)
         elif media:
             self._attachments.append(encode_text(f"Attached to the result of {result.name or 'the call'} ({id}):"))
-            for part in media:
-                block = self._encode_block(part, "in a tool result")
-                self._add_extra(block, part)
+            for attached in media:
+                block = self._encode_block(attached, "in a tool result")
+                self._add_extra(block, attached)
                 self._attachments.append(block)
             text = text or ATTACHED
         if result.is_error:
@@ -429,9 +429,9 @@ class MessageEncoder:
             blocks.insert(0, encode_text(text))
         encoded: ToolMessage = {"role": "tool", "tool_call_id": id, "content": blocks or text}
         self._context.add_extra(cast(JsonDict, encoded), result.extra, "a tool result")
-        for part in parts:
-            if part.extra and (isinstance(part, TextContent) or part in images):
-                self._drop_extra(part)
+        for inner in parts:
+            if inner.extra and (blocks or isinstance(inner, TextContent)):
+                self._drop_extra(inner)
         for part in (result, *reversed(parts)):
             if mark := self._mark_of(part):
                 return _mark_last_block(encoded, mark)

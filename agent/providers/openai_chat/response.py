@@ -366,10 +366,10 @@ def read_metadata(body: Mapping[str, Any], choice: Mapping[str, Any], message: M
     keep_others(vendor, body, READ_KEYS)
     keep_others(vendor, choice, READ_CHOICE_KEYS)
     keep_others(vendor, message, READ_MESSAGE_KEYS)
-    usage = body.get("usage") or choice.get("usage")
-    if isinstance(usage, dict):
-        keep_others(others := {}, usage, _READ_USAGE_KEYS)
-        vendor |= {"usage": others} if others else {}
+    others: JsonDict = {}
+    keep_others(others, as_mapping(body.get("usage") or choice.get("usage")), _READ_USAGE_KEYS)
+    if others:
+        vendor["usage"] = others
     tier, stop = vendor.pop("service_tier", None), None
     for key in _STOP_KEYS:
         if isinstance(vendor.get(key), str):
