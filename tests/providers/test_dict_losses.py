@@ -156,7 +156,8 @@ def dicts(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
     mark = iter(MARKS)
     role = draw(st.sampled_from(("user", "assistant", "system", "developer")))
     parts = [make(mark) for make in draw(st.lists(st.sampled_from(PARTS), max_size=3))]
-    message: Json = {"role": role, "content": parts or next(mark)}
+    words = next(mark)
+    message: Json = {"role": role, "content": parts or words}
     for key in draw(st.sets(st.sampled_from(("name", "refusal", "reasoning_content")), max_size=2)):
         message[key] = next(mark)
     messages: list[Json] = [message] if role == "user" else [message, {"role": "user", "content": next(mark)}]
@@ -167,7 +168,7 @@ def dicts(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
     tools = [make(mark) for make in draw(st.lists(st.sampled_from(TOOLS), max_size=2))]
     places = list(objects_in([*messages, *tools]))
     for number in range(draw(st.integers(0, 3))):
-        value: Any = next(mark)
+        value = next(mark)
         place = draw(st.sampled_from(places))
         place[f"own{number}"] = draw(st.sampled_from((value, {f"deep{number}": value}, [value])))
     return messages, tools
