@@ -300,8 +300,8 @@ class CheckedValue(Value, frozen=True):
 
         def __init__(self, /, **fields):
             __tracebackhide__ = True
-            if not known_names(type(self)).issuperset(fields):
-                raise unknown_name(type(self), fields)
+            if not find_names(type(self)).issuperset(fields):
+                raise name_error(type(self), fields)
             self.__pydantic_validator__.validate_python(fields, self_instance=self)
 
         # pydantic builds nested values without calling an __init__ marked like this.
@@ -311,7 +311,7 @@ class CheckedValue(Value, frozen=True):
         @classmethod
         def _collect_extra(cls, data):
             """Move unknown keys of a dict into `extra`, unless they are empty."""
-            known = known_names(cls)
+            known = find_names(cls)
             if type(data) is not dict or known.issuperset(data) or cls.model_config.get("extra") == "forbid":
                 return data
             extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
@@ -324,15 +324,15 @@ class CheckedValue(Value, frozen=True):
 
 
 @cache
-def known_names(cls: type[CheckedValue]) -> frozenset[str]:
+def find_names(cls: type[CheckedValue]) -> frozenset[str]:
     return frozenset((*cls.model_fields, *_aliases(cls), *cls._other_names))
 
 
-def unknown_name(cls: type[CheckedValue], fields: Mapping[str, Any]) -> ConfigurationError:
+def name_error(cls: type[CheckedValue], fields: Mapping[str, Any]) -> ConfigurationError:
     """Build the error for an unknown name, with the most similar one."""
     from difflib import get_close_matches  # lazy: only misspelled names need it
 
-    known = known_names(cls)
+    known = find_names(cls)
     name = next(name for name in fields if name not in known)
     similar = get_close_matches(name, sorted(known), n=1)
     fix = f"Did you mean {similar[0]}?" if similar else f"Use one of {', '.join(sorted(known))}."

@@ -22,8 +22,8 @@ from ._base import (
     Value,
     freeze,
     initialize,
-    known_names,
-    unknown_name,
+    find_names,
+    name_error,
 )
 from .media import CacheHint, ContentPart
 from .parts import (
@@ -236,8 +236,8 @@ class Message(CheckedValue, frozen=True):
                 fields["content"] = content
                 initialize(self, fields, _TEXT_FIELDS_SET)
                 return
-            if not known_names(type(self)).issuperset(data):
-                raise unknown_name(type(self), data)
+            if not find_names(type(self)).issuperset(data):
+                raise name_error(type(self), data)
             if role is not _MISSING:
                 data["role"] = role
             data["content"] = content

@@ -152,7 +152,7 @@ def objects_in(value: Any) -> Iterator[Json]:
 
 @st.composite
 def dicts(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
-    """Messages and tools as dicts, some with keys that are nobody's."""
+    """Messages and tools as dicts, some with unknown keys."""
     mark = iter(MARKS)
     role = draw(st.sampled_from(("user", "assistant", "system", "developer")))
     parts = [make(mark) for make in draw(st.lists(st.sampled_from(PARTS), max_size=3))]
@@ -197,7 +197,7 @@ def codec(target: str) -> Provider:
 
 
 def find_losses(target: str, messages: list[Json], tools: list[Json]) -> list[str]:
-    """Return the values that are neither in the body nor named in a warning. Refused requests lose nothing."""
+    """Return the values that are neither sent nor named in a warning. Refused requests lose nothing."""
     try:
         request = AgentRequest.from_dict({"messages": messages, "tools": tools, "model": target.partition(":")[2]})
         wire = codec(target).encode(request, stream=False)

@@ -29,7 +29,16 @@ from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import VendorState
 from agent.testing.rules.openai_chat import ChatRules
-from agent.types import AgentRequest, AgentResponse, CodeExecution, Message, TextContent, ThinkingContent, WebSearch
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    CodeExecution,
+    Message,
+    TextContent,
+    ThinkingContent,
+    UserLocation,
+    WebSearch,
+)
 from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
@@ -289,7 +298,7 @@ def test_calls_can_be_mocked_at_the_wire_with_respx(httpx2_mock: respx.Router) -
         ),
         (
             "gpt-4o-search-preview",
-            {"tools": [WebSearch(context_size="low", user_location={"city": "Rome"}, max_uses=1)]},
+            {"tools": [WebSearch(context_size="low", user_location=UserLocation(city="Rome"), max_uses=1)]},
             {
                 "web_search_options": {
                     "search_context_size": "low",
@@ -328,15 +337,12 @@ def test_what_the_api_lacks_is_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dialect", ROWS, ids=lambda dialect: dialect.name)
 def test_several_answers_are_requested_or_refused(dialect: Dialect) -> None:
-    assert "n" not in json.loads(codec_of(dialect).encode(AgentRequest(input="Hi", n=1), stream=False).body) or (
-        "n" in dialect.optional
-    )
-    request = AgentRequest(input="Hi", n=3)
+    assert ("n" in encode_with(dialect, n=1)) == ("n" in dialect.optional)
     if "n" in dialect.optional:
-        assert json.loads(codec_of(dialect).encode(request, stream=False).body)["n"] == 3
+        assert encode_with(dialect, n=3)["n"] == 3
     else:
         with pytest.raises(errors.UnsupportedFeatureError):
-            codec_of(dialect).encode(request, stream=False)
+            encode_with(dialect, n=3)
 
 
 @pytest.mark.parametrize("dialect", [OPENAI, *ROWS], ids=lambda dialect: dialect.name)
@@ -349,18 +355,18 @@ def test_cache_hints_are_honoured_or_warned_about(dialect: Dialect) -> None:
 
 
 def test_budgets_of_reasoning_are_sent_where_the_vendor_has_them() -> None:
-    sent = {
+    sent: dict[str, dict[str, Any]] = {
         "alibaba": {"enable_thinking": True, "thinking_budget": 3000},
         "openrouter": {"reasoning": {"max_tokens": 3000}},
     }
     for name, keys in sent.items():
-        body = json.loads(
-            codec_of(DIALECTS[name])
-            .encode(AgentRequest(input="Hi", model="m", thinking="high", thinking_budget=3000), stream=False)
-            .body
-        )
+        body = encode_with(DIALECTS[name], thinking="high", thinking_budget=3000)
         assert {key: body[key] for key in keys} == keys
-    off = AgentRequest(input="Hi", model="m", thinking_budget=0)
-    assert json.loads(codec_of(DIALECTS["openrouter"]).encode(off, stream=False).body)["reasoning"] == {
-        "enabled": False
-    }
+    assert encode_with(DIALECTS["openrouter"], thinking_budget=0)["reasoning"] == {"enabled": False}
+
+
+def encode_with(dialect: Dialect, **fields: Any) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(
+        codec_of(dialect).encode(AgentRequest(input="Hi", model="m", **fields), stream=False).body
+    )
+    return body
