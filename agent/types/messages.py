@@ -20,9 +20,9 @@ from ._base import (
     SequenceOf,
     Utc,
     Value,
+    find_names,
     freeze,
     initialize,
-    find_names,
     name_error,
 )
 from .media import CacheHint, ContentPart
