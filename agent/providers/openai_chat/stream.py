@@ -77,10 +77,12 @@ class _Collected:
         "details",
         "head",
         "images",
+        "last",
         "logprobs",
         "message",
         "opaque",
         "runs",
+        "seen",
         "sources",
         "summary",
         "thoughts",
@@ -103,6 +105,9 @@ class _Collected:
         self.audio_pieces: dict[str, list[str]] = {}
         """Pieces of the audio's data and transcript."""
         self.logprobs: list[dict[str, Any]] = []
+        self.seen: set[str] = {*READ_KEYS}
+        self.last: dict[str, Any] = {}
+        """Keys of the chunks so far, and the last chunk."""
         self.head: dict[str, Any] = {}
         self.choice: dict[str, Any] = {}
         self.message: dict[str, Any] = {}
@@ -187,7 +192,10 @@ class ChatDecoder(DecoderBase):
                 raise ValueError("it is not a chat completion chunk")
             self._report_error(chunk)
             return
-        keep_others(self._collected.head, chunk, READ_KEYS)
+        self._collected.last = chunk
+        if not self._collected.seen.issuperset(chunk):  # other chunks repeat the values
+            keep_others(self._collected.head, chunk, READ_KEYS)
+            self._collected.seen.update(chunk)
         self._update_usage(chunk)
 
     def _decode_other(self, index: int, choice: dict[str, Any], chunk: dict[str, Any]) -> None:
@@ -423,6 +431,7 @@ class ChatDecoder(DecoderBase):
             events.append(StreamEvent.content_part_event(other, index=index))
         self.done = True
         usage = read_usage(self._usage)
+        keep_others(collected.head, collected.last, READ_KEYS)
         response = AgentResponse(
             provider=self._dialect.name,
             model=self._model,
