@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
@@ -81,7 +80,8 @@ def add_idempotency_key(provider: Provider, wire: WireRequest, context: Context)
     if not getattr(provider, "idempotency", False) or b"idempotency-key" in dict(wire.headers):
         return wire
     key = context.idempotency_keys.setdefault(hash((wire.url, wire.body)), urandom(16).hex())
-    return replace(wire, headers=(*wire.headers, (b"idempotency-key", key.encode())))
+    wire.call_headers = ((b"idempotency-key", key.encode()),)
+    return wire
 
 
 def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:

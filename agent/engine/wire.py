@@ -56,6 +56,8 @@ class WireRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the codec about dropped data, for the response."""
     method: str = "POST"
+    call_headers: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
+    """Headers of this call alone, apart from those by which transports keep prepared requests."""
 
 
 @dataclass(slots=True, eq=False)

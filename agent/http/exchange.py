@@ -177,8 +177,10 @@ class Exchange(Generic[C]):
         body = self.request.body
         joined = len(body) <= _JOINED_BYTES
         # Views, because the head holds a key: tracebacks that show local variables must not show it.
+        lines = b"".join(b"%b: %b\r\n" % header for header in self.request.call_headers)
         try:
-            yield memoryview(b"%b%d\r\n\r\n%b" % (self.head.encoded, len(body), body if joined else b""))
+            data = body if joined else b""
+            yield memoryview(b"%b%d\r\n%b\r\n%b" % (self.head.encoded, len(body), lines, data))
             if not joined:
                 yield memoryview(body)
         except TimeoutError:

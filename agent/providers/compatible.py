@@ -58,12 +58,16 @@ _JSON_ONLY = _can(native_schema_output=False)
 _TEXT_ONLY = _can(vision=False)
 
 
+_PENALTIES = "frequency_penalty presence_penalty"
+
+
 def _fields(names: str) -> frozenset[OptionalField]:
     return frozenset(field for field in get_args(OptionalField) if field in names.split())
 
 
-_OPEN_FIELDS = _fields("frequency_penalty presence_penalty logit_bias n top_k user")
-"""Optional fields of servers for open models."""
+def _budget(tokens: int) -> Fragment:
+    return {"enable_thinking": True, "thinking_budget": tokens}
+
 
 ROWS: tuple[Dialect, ...] = (
     Dialect(
@@ -77,13 +81,13 @@ ROWS: tuple[Dialect, ...] = (
             Thinking(
                 {
                     ThinkingLevel.OFF: {"enable_thinking": False},
-                    ThinkingLevel.MINIMAL: {"enable_thinking": True, "thinking_budget": 1024},
-                    ThinkingLevel.LOW: {"enable_thinking": True, "thinking_budget": 4096},
-                    ThinkingLevel.MEDIUM: {"enable_thinking": True, "thinking_budget": 8192},
-                    ThinkingLevel.HIGH: {"enable_thinking": True, "thinking_budget": 16384},
-                    ThinkingLevel.XHIGH: {"enable_thinking": True, "thinking_budget": 32768},
+                    ThinkingLevel.MINIMAL: _budget(1024),
+                    ThinkingLevel.LOW: _budget(4096),
+                    ThinkingLevel.MEDIUM: _budget(8192),
+                    ThinkingLevel.HIGH: _budget(16384),
+                    ThinkingLevel.XHIGH: _budget(32768),
                 },
-                budget=lambda tokens: {"enable_thinking": True, "thinking_budget": tokens},
+                budget=_budget,
             ),
         ),
         reasoning_key="reasoning_content",
@@ -124,7 +128,6 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="baseten",
-        optional=_OPEN_FIELDS,
         base_url="https://inference.baseten.co/v1",
         key_variables=("BASETEN_API_KEY",),
         thinking=(_TEMPLATE,),
@@ -150,7 +153,6 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="crusoe",
-        optional=_OPEN_FIELDS,
         base_url="https://api.inference.crusoecloud.com/v1",
         key_variables=("CRUSOE_API_KEY",),
         reasoning_key="reasoning",
@@ -189,7 +191,7 @@ ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="deepseek",
         caches=True,
-        optional=_fields("frequency_penalty presence_penalty"),
+        optional=_fields(_PENALTIES),
         base_url="https://api.deepseek.com",
         key_variables=("DEEPSEEK_API_KEY",),
         thinking=(efforts("low high xhigh=max", on=_ENABLED, off=_DISABLED),),
@@ -203,7 +205,6 @@ ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="fireworks",
         caches=True,
-        optional=_OPEN_FIELDS,
         base_url="https://api.fireworks.ai/inference/v1",
         key_variables=("FIREWORKS_API_KEY",),
         thinking=(
@@ -237,7 +238,6 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="gpustack",
-        optional=_OPEN_FIELDS,
         base_url_variables=("GPUSTACK_BASE_URL", "GPUSTACK_API_BASE"),
         key_variables=("GPUSTACK_API_KEY",),
         key_required=False,
@@ -253,25 +253,20 @@ ROWS: tuple[Dialect, ...] = (
         max_tokens_key="max_completion_tokens",
         thinking=(
             efforts("low medium high", models="gpt-oss"),
-            switch(
-                {"reasoning_effort": "default", "reasoning_format": "parsed"},
-                {"reasoning_effort": "none"},
-                models="qwen",
-            ),
+            switch({"reasoning_effort": "default", "reasoning_format": "parsed"}, _NONE, models="qwen"),
             Thinking({}),
         ),
         refused=(("", frozenset(("logprobs", "name"))),),
     ),
     Dialect(
         name="huggingface",
-        optional=_fields("frequency_penalty presence_penalty"),
+        optional=_fields(_PENALTIES),
         base_url="https://router.huggingface.co/v1",
         key_variables=("HF_TOKEN", "HUGGINGFACE_API_KEY"),
         thinking=(_LOW_TO_HIGH,),
     ),
     Dialect(
         name="hyperbolic",
-        optional=_OPEN_FIELDS,
         base_url="https://api.hyperbolic.xyz/v1",
         key_variables=("HYPERBOLIC_API_KEY",),
         thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
@@ -353,7 +348,6 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="nebius",
-        optional=_OPEN_FIELDS,
         base_url="https://api.tokenfactory.nebius.com/v1",
         key_variables=("NEBIUS_API_KEY",),
         thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
@@ -367,7 +361,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="nvidia",
-        optional=_fields("frequency_penalty presence_penalty"),
+        optional=_fields(_PENALTIES),
         base_url="https://integrate.api.nvidia.com/v1",
         base_url_variables=("NVIDIA_BASE_URL",),
         key_variables=("NVIDIA_API_KEY",),
@@ -377,7 +371,7 @@ ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="ollama",
         caches=True,
-        optional=_fields("frequency_penalty presence_penalty"),
+        optional=_fields(_PENALTIES),
         base_url="http://localhost:11434/v1",
         base_url_variables=("OLLAMA_BASE_URL",),
         key_variables=("OLLAMA_API_KEY",),
@@ -428,18 +422,12 @@ ROWS: tuple[Dialect, ...] = (
         optional=_fields("frequency_penalty n top_k"),
         base_url="https://api.siliconflow.com/v1",
         key_variables=("SILICONFLOW_API_KEY",),
-        thinking=(
-            switch(
-                {"enable_thinking": True},
-                {"enable_thinking": False},
-                budget=lambda tokens: {"enable_thinking": True, "thinking_budget": tokens},
-            ),
-        ),
+        thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}, budget=_budget),),
         refused=(("", frozenset(("logprobs", "parallel_tool_calls"))),),
     ),
     Dialect(
         name="snowflake",
-        optional=_fields("frequency_penalty presence_penalty"),
+        optional=_fields(_PENALTIES),
         base_url="https://{SNOWFLAKE_ACCOUNT}.snowflakecomputing.com",
         resource_path="/api/v2/cortex/v1",
         key_variables=("SNOWFLAKE_PAT", "SNOWFLAKE_TOKEN"),
@@ -477,7 +465,6 @@ ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="vllm",
         caches=True,
-        optional=_OPEN_FIELDS,
         base_url="http://localhost:8000/v1",
         base_url_variables=("VLLM_BASE_URL",),
         key_variables=("VLLM_API_KEY",),
@@ -501,12 +488,7 @@ ROWS: tuple[Dialect, ...] = (
             Thinking({}),
         ),
         reasoning_key="reasoning_content",
-        refused=(
-            (
-                r"grok-[4-9]|grok-code|grok-build|grok-3-mini",
-                frozenset(("stop", "frequency_penalty", "presence_penalty")),
-            ),
-        ),
+        refused=((r"grok-[4-9]|grok-code|grok-build|grok-3-mini", _fields(_PENALTIES) | {"stop"}),),
     ),
     Dialect(
         name="zai",

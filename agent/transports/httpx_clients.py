@@ -358,7 +358,8 @@ def _build(
         seconds: Timeout of each read, which only bounds abandoned threads.
         brackets: Write IPv6 hosts in brackets for proxies, because httpcore does not in `CONNECT`.
     """
-    headers = [(name, value) for name, value in request.headers if name.lower() not in _SET_BY_CLIENT]
+    given = (*request.headers, *request.call_headers)
+    headers = [(name, value) for name, value in given if name.lower() not in _SET_BY_CLIENT]
     wait = None if seconds is None or seconds >= 1e6 else seconds
     timeouts = {"connect": limits.connect, "read": wait, "write": wait, "pool": client.timeout.pool}
     built = client.build_request(

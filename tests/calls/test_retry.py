@@ -116,7 +116,8 @@ def test_retries_of_a_call_have_the_same_idempotency_key_and_other_calls_another
         call = drive.stream if streaming else drive.complete
         outcome = call(script, agent=f"{api}:m", retry=QUICK)
         assert outcome.ok.text == "here"
-        sent = [dict(request.headers).get(b"idempotency-key") for request in outcome.requests]
+        headers = [dict((*request.headers, *request.call_headers)) for request in outcome.requests]
+        sent = [each.get(b"idempotency-key") for each in headers]
         assert len(sent) == 3
         assert len({*sent}) == 1
         keys += sent[:1]

@@ -108,7 +108,7 @@ class ChatCodec(CodecBase):
         all_headers = {**credentials, **(headers or {})}
         super().__init__(dialect.name, dialect.capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
-        self.idempotency = dialect.idempotency
+        self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"
         self._foreign_thinking = foreign_thinking
 

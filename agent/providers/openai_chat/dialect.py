@@ -31,6 +31,10 @@ OptionalField = Literal[
 ]  # fmt: skip
 """Request fields that only some vendors have."""
 OPTIONAL_FIELDS: frozenset[str] = frozenset(get_args(OptionalField))
+_COMMON_FIELDS: frozenset[OptionalField] = frozenset(
+    ("frequency_penalty", "presence_penalty", "logit_bias", "n", "top_k", "user")
+)
+"""Optional fields of servers for open models."""
 Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"] | OptionalField
 ToolChoice = Literal["auto", "none", "required", "named"]
 Fragment = Mapping[str, Any]
@@ -170,7 +174,7 @@ class Dialect:
     """Whether the vendor accepts strict schemas."""
     refused: tuple[tuple[str, frozenset[Setting]], ...] = ()
     """Settings dropped with a warning, by models that refuse them ("" for all). `n` raises an error."""
-    optional: frozenset[OptionalField] = frozenset(("frequency_penalty", "presence_penalty", "logit_bias", "n", "user"))
+    optional: frozenset[OptionalField] = _COMMON_FIELDS
     """Optional fields that the vendor has. Others are dropped with a warning; `n` raises an error."""
     user_key: str = "user"
     search_models: str | None = None
@@ -263,9 +267,7 @@ OPENAI_REFUSALS: tuple[tuple[str, frozenset[Setting]], ...] = (
 )
 """Settings that OpenAI's reasoning models reject with `unsupported_parameter`."""
 
-OPENAI_FIELDS: frozenset[OptionalField] = Dialect().optional | frozenset(
-    ("modalities", "service_tier", "store", "verbosity")
-)
+OPENAI_FIELDS: frozenset[OptionalField] = frozenset(get_args(OptionalField)) - {"top_k"}
 OPENAI_LONG_CACHES: tuple[tuple[str, Fragment], ...] = (
     (r"^gpt-5(?!\.[6-9])", {"prompt_cache_retention": "24h"}),
 )  # newer models have breakpoints

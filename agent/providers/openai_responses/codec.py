@@ -160,7 +160,7 @@ class ResponsesCodec(CodecBase):
         all_headers = {**credentials, **(headers or {})}
         super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
-        self.idempotency = dialect is OPENAI
+        self.idempotency: bool = dialect is OPENAI
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
         self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
