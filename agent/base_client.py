@@ -20,7 +20,7 @@ from .engine.drivers.sync import SyncRun, drain
 from .engine.wire import Transport
 from .errors import ConfigurationError
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
-from .types.options import CompleteOptions, document_options
+from .types.options import CompleteOptions, document_like, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -153,6 +153,7 @@ class BaseClient:
         self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
     ) -> AgentResponse[JsonValue]: ...
 
+    @document_like(complete)
     async def acomplete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Async version of `complete`."""
         client, changes = self._select(options)
@@ -225,6 +226,7 @@ class BaseClient:
         self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
     ) -> AsyncResponseStream[JsonValue]: ...
 
+    @document_like(stream)
     def astream(self, request: RequestLike = (), **options: Any) -> AsyncResponseStream[Any]:
         """Async version of `stream`. Iterate with `async for`; the call itself is not awaited."""
         client, changes = self._select(options)
@@ -287,6 +289,7 @@ class BaseClient:
         self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
     ) -> AgentResponse[Any]: ...  # Any: the request has the schema
 
+    @document_like(json)
     async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Async version of `json`."""
         client, changes = self._select(options)
@@ -350,6 +353,7 @@ class BaseClient:
         self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
     ) -> AsyncJsonStream[Any]: ...  # Any: the request has the schema
 
+    @document_like(stream_json)
     def astream_json(self, request: RequestLike = (), **options: Any) -> AsyncJsonStream[Any]:
         """Async version of `stream_json`. Iterate with `async for`; the call itself is not awaited."""
         client, changes = self._select(options)
@@ -451,12 +455,13 @@ def attach_dag(request: Any, prepared: AgentRequest, response: AgentResponse) ->
 
 
 def attach_run_dag(request: Any, result: RunResult) -> RunResult:
-    """If the request was a graph, attach the graph with the messages of the run appended."""
+    """If the request was a graph, attach the graph extended by the run and its stop reason."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return result
     from .graph.dag import append_messages  # lazy: only requests with a graph need it
 
-    object.__setattr__(result, "_dag", append_messages(request, result.messages, result.responses))
+    dag = append_messages(request, result.messages, result.responses)
+    object.__setattr__(result, "_dag", dag.stop(result.stop_reason or "stop", result.usage))
     return result
 
 

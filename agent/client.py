@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import HasRequest, RequestLike
+from .calls.requests import HasRequest, RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
+from .errors import hide_arguments
 from .types import AgentRequest
-from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_options
+from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -76,6 +77,7 @@ class Client(BaseClient):
             ConfigurationError: An option is invalid or unknown. Nothing was sent.
             BatchInputError: The iterable of requests raised an error. Its `result` has the items so far.
         """
+        mask_call_options(options)
         return self.batch_stream(requests, **options).collect()
 
     @overload
@@ -96,10 +98,12 @@ class Client(BaseClient):
         **options: Unpack[BatchOptions],
     ) -> BatchResult[JsonValue]: ...
 
+    @document_like(batch)
     async def abatch(
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
+        mask_call_options(options)
         return await self.abatch_stream(requests, **options).collect()
 
     @overload
@@ -116,6 +120,7 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchStream[JsonValue]: ...
 
+    @document_like(batch)
     def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
         from .batch.streams import BatchStream  # lazy: only batches need it
@@ -140,6 +145,7 @@ class Client(BaseClient):
         **options: Unpack[BatchOptions],
     ) -> AsyncBatchStream[JsonValue]: ...
 
+    @document_like(batch_stream)
     def abatch_stream(
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> AsyncBatchStream[Any]:
@@ -157,6 +163,7 @@ class Client(BaseClient):
     # Sessions
 
     @document_options(SessionOptions)
+    @hide_arguments
     def session(
         self, session_id: str | None = None, *, store: Store | None = None, **options: Unpack[SessionOptions]
     ) -> AgentSession:
@@ -303,6 +310,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> RunResult[JsonValue]: ...
 
+    @document_like(run)
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
@@ -432,6 +440,7 @@ class Client(BaseClient):
         **options: Unpack[RunOptions],
     ) -> AsyncRunStream[JsonValue]: ...
 
+    @document_like(run_stream)
     def arun_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> AsyncRunStream[Any]:
         """Async version of `run_stream`. Iterate with `async for`; the call itself is not awaited."""
         from .loop.streams import AsyncRunStream, StartedRun  # lazy: only runs need it
@@ -457,4 +466,5 @@ class Client(BaseClient):
         """
         from .loop.flow import SubAgent  # lazy: only runs need it
 
+        mask_call_options(options)
         return SubAgent.of(self, name, description, options)

@@ -34,10 +34,13 @@ so write `errors.TimeoutError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from typing_extensions import Unpack, override
+
+from ._missing_names import reject_names
 
 if TYPE_CHECKING:
     from .types import AgentResponse, Attempt
@@ -66,6 +69,9 @@ __all__ = [
     "UnsupportedFeatureError",
 ]
 
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, (*__all__, "ConnectionError", "TimeoutError"))
+
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -85,6 +91,50 @@ def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
+AnyError = TypeVar("AnyError", bound=BaseException)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def forget_frames(error: AnyError) -> AnyError:
+    """Drop the frames of an error and its causes, whose local variables may hold secrets."""
+    forgotten: BaseException | None = error
+    while forgotten is not None:
+        forgotten.__traceback__ = forgotten.__context__ = None
+        forgotten = forgotten.__cause__
+    return error
+
+
+def hide_arguments(function: Function) -> Function:
+    """Decorator: errors keep neither the arguments, which may hold secrets, nor the frames below."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            failure = forget_frames(error)
+        try:
+            del args, kwargs
+            raise failure
+        finally:
+            del failure  # otherwise the error and this frame form a reference cycle
+
+    return call  # type: ignore[return-value]  # the signature is that of the function
+
+
+def printable(describe: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Decorator for `__repr__` and `__str__`, which must not raise for objects whose constructor failed."""
+
+    @wraps(describe)
+    def describe_any(self: object) -> str:
+        try:
+            return describe(self)
+        except Exception:
+            return object.__repr__(self)
+
+    return describe_any
+
+
 class ErrorFacts(TypedDict, total=False):
     """Keyword arguments of all errors; see `AgentError`."""
 
@@ -96,6 +146,7 @@ class ErrorFacts(TypedDict, total=False):
     retryable: bool | None
     retry_after: float | None
     body: str | None
+    fix: str | None
 
 
 class AgentError(Exception):
@@ -115,6 +166,7 @@ class AgentError(Exception):
         retryable: bool | None = None,
         retry_after: float | None = None,
         body: str | None = None,
+        fix: str | None = None,
     ) -> None:
         message = escape_line(message)
         super().__init__(message)
@@ -130,6 +182,8 @@ class AgentError(Exception):
         """Seconds to wait before a retry, if the vendor sent a hint."""
         self.body = body
         """The start of the error response, with secrets redacted."""
+        self.fix = fix
+        """How to fix the problem, if that is known."""
         self.committed = False
         """Whether the caller already received events of this call."""
         self.attempts: Sequence[Attempt] = ()
@@ -138,6 +192,7 @@ class AgentError(Exception):
         """The `RunResult` of a failed run, with its messages and cost so far."""
 
     @override
+    @printable
     def __str__(self) -> str:
         facts = [
             f"{name}={value}"
@@ -151,7 +206,8 @@ class AgentError(Exception):
             )
             if value is not None
         ]
-        return f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        described = f"{self.message} [{escape_line(', '.join(facts))}]" if facts else self.message
+        return f"{described} {escape_line(self.fix)}" if self.fix else described
 
     @override
     def __reduce__(self) -> Any:
@@ -169,16 +225,9 @@ def _rebuild(kind: type[AgentError], args: tuple[Any, ...], facts: dict[str, Any
 class ConfigurationError(AgentError, ValueError):
     """An argument or setting is invalid. `field` names it, `fix` tells how to fix it; nothing was sent."""
 
-    def __init__(
-        self, message: str = "", *, field: str | None = None, fix: str | None = None, **facts: Unpack[ErrorFacts]
-    ) -> None:
+    def __init__(self, message: str = "", *, field: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
         super().__init__(message, **facts)
         self.field = field
-        self.fix = fix
-
-    @override
-    def __str__(self) -> str:
-        return f"{super().__str__()} {escape_line(self.fix)}" if self.fix else super().__str__()
 
 
 class UnsupportedFeatureError(ConfigurationError):
@@ -335,6 +384,7 @@ class RoutingError(AgentError):
         self.errors: tuple[AgentError, ...] = tuple(errors)
 
     @override
+    @printable
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.attempts}" if self.attempts else super().__str__()
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentRequest, Message, RetryConfig, ToolSpec, errors, register_provider
+from agent import Agent, AgentConfig, AgentRequest, Message, RetryConfig, Router, ToolSpec, errors, register_provider
 from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
+from agent.types import (
+    AudioContent,
+    DocumentContent,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolLoopConfig,
+    Usage,
+    WebSearch,
+)
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -23,9 +34,14 @@ def server() -> Any:
 
 BAD_AGENTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "unknown provider": (lambda: Agent("nobody:m"), "provider", "Use one of"),
-    "no colon": (lambda: Agent("gpt-4o"), "model", "with a colon"),
+    "provider of another library": (lambda: Agent("vertex_ai:m"), "provider", "Did you mean vertex?"),
+    "misspelled provider": (lambda: Agent("opnai:m"), "provider", "Did you mean openai or openai-chat?"),
+    "no colon": (lambda: Agent("gpt-5.6"), "model", 'Did you mean "openai:gpt-5.6"?'),
+    "misspelled model": (lambda: Agent("cluade-opus-4-5"), "model", 'Did you mean "anthropic:claude-opus-4-5"'),
+    "a slash": (lambda: Agent("openai/gpt-5"), "model", 'Did you mean "openai:gpt-5"?'),
+    "unknown model": (lambda: Agent("zzzzzzzz"), "model", "with a colon"),
     "no model": (lambda: Agent("openai:"), "model", "with a colon"),
-    "no provider": (lambda: Agent(":gpt-4o"), "model", "with a colon"),
+    "no provider": (lambda: Agent(":gpt-4o"), "model", 'Did you mean "openai:gpt-4o"?'),
     "not a config": (lambda: Agent(42), "config", "Write Agent("),  # type: ignore[arg-type]
     "unknown setting": (lambda: Agent("openai:m", apikey=KEY), "apikey", "Did you mean"),  # type: ignore[call-arg]
     "wrong type": (lambda: Agent("openai:m", temperature="hot"), "temperature", "number"),  # type: ignore[arg-type]
@@ -56,6 +72,70 @@ def test_a_bad_setting_is_named_with_its_fix(make: Callable[[], Any], field: str
     assert caught.value.field.startswith(field), caught.value.field
     assert fix in str(caught.value)
     assert_no_key(caught.value)
+
+
+BAD_VALUES: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "text": (lambda: TextContent(text="x", txet="y"), "txet", "Did you mean text?"),  # type: ignore[call-arg]
+    "image": (lambda: ImageContent(image_data=b"x", mediatype="y"), "mediatype", "mediaType"),  # type: ignore[call-arg]
+    "document": (lambda: DocumentContent(url="x", titel="y"), "titel", "Did you mean title?"),  # type: ignore[call-arg]
+    "tool call": (lambda: ToolCall(id="1", name="f", argumens={}), "argumens", "arguments"),  # type: ignore[call-overload]
+    "message": (lambda: Message("user", "x", nmae="y"), "nmae", "Did you mean name?"),  # type: ignore[call-arg]
+    "tool": (lambda: ToolSpec(name="f", descripion="x"), "descripion", "description"),  # type: ignore[call-overload]
+    "built-in tool": (lambda: WebSearch(max_use=1), "max_use", "Did you mean max_uses?"),  # type: ignore[call-arg]
+    "usage": (lambda: Usage(promt_tokens=1), "promt_tokens", "Did you mean prompt_tokens?"),  # type: ignore[call-arg]
+    "config": (lambda: AgentConfig(provider="x", instructions="y"), "instructions", "default_system="),  # type: ignore[call-arg]
+    "request": (lambda: AgentRequest(input="x", output_type=int), "output_type", "Use schema="),  # type: ignore[call-arg]
+    "retries": (lambda: RetryConfig(num_retries=1), "num_retries", "Use max_retries="),  # type: ignore[call-arg]
+    "limits of a run": (lambda: ToolLoopConfig(max_turns=1), "max_turns", "Use max_iterations="),  # type: ignore[call-arg]
+    "dict of limits": (
+        lambda: Agent("scripted:m").run("x", loop={"max_iteration": 1}),
+        "max_iteration",
+        "Did you mean max_iterations?",
+    ),
+    "router": (lambda: Router(["scripted:m"], temprature=1), "temprature", "Did you mean temperature? Set it on"),  # type: ignore[call-arg]
+    "strategy": (lambda: Router(["scripted:m"], strategy="cheepest"), "strategy", "Did you mean cheapest?"),  # type: ignore[arg-type]
+    "strategy of another library": (
+        lambda: Router(["scripted:m"], strategy="latency-based-routing"),  # type: ignore[arg-type]
+        "strategy",
+        "Did you mean fastest?",
+    ),
+    "choice": (lambda: Router(["scripted:m"], on_partial="restrat"), "on_partial", "Did you mean restart?"),  # type: ignore[arg-type]
+    "path as bytes": (lambda: ImageContent(image_data=Path("a.png")), "image_data", "read_bytes()"),  # type: ignore[arg-type]
+    "file name as bytes": (lambda: AudioContent(data="a.mp3"), "data", "read_bytes()"),  # type: ignore[arg-type]
+    "path in a dict": (
+        lambda: Agent("scripted:m").complete([{"role": "user", "content": [{"type": "image", "data": Path("a")}]}]),
+        "messages.0.content",
+        "read_bytes()",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "field", "fix"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_an_unknown_keyword_of_a_value_gets_a_suggestion(make: Callable[[], Any], field: str, fix: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        make()
+    assert (caught.value.field or "").startswith(field), caught.value.field
+    assert fix in str(caught.value)
+
+
+def test_dicts_may_have_keys_that_a_value_does_not_have() -> None:
+    assert TextContent.from_dict({"type": "text", "text": "x", "vendor_key": 1}).text == "x"
+    assert Message.model_validate({"role": "user", "content": "x", "vendor_key": 1}).text == "x"
+
+
+@pytest.mark.parametrize(
+    ("other", "ours"),
+    [("instructions", "system"), ("system_prompt", "system"), ("api_base", "base_url"), ("retries", "max_retries"),
+     ("num_retries", "max_retries"), ("response_format", "schema"), ("output_type", "schema"),
+     ("reasoning_effort", "thinking"), ("max_completion_tokens", "max_tokens")],
+)  # fmt: skip
+def test_names_of_other_libraries_are_mapped(other: str, ours: str) -> None:
+    agent = Agent("scripted:m")
+    calls: list[Callable[..., Any]] = [agent.complete, agent.stream, agent.run, agent.session().run]
+    for call in calls:
+        with pytest.raises(errors.ConfigurationError, match=ours) as caught:
+            call("x", **{other: 1})
+        assert caught.value.field == other
 
 
 OUTPUT_SCHEMA: Any = {"output_schema": int}

@@ -119,6 +119,36 @@ def test_the_version_is_that_of_the_distribution() -> None:
         agent.nonsense  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("package", "name", "message"),
+    [
+        ("agent", "Agnet", "Did you mean agent.Agent?"),
+        ("agent", "TextContent", "Use `from agent.types import TextContent`."),
+        ("agent", "CostTracker", "Use `from agent.middleware import CostTracker`."),
+        ("agent.types", "Mesage", "Did you mean agent.types.Message?"),
+        ("agent.errors", "AgentErorr", "Did you mean agent.errors.AgentError?"),
+        ("agent.graph", "Dag", "Did you mean agent.graph.DAG?"),
+        ("agent.testing", "Scripts", "Did you mean agent.testing.Script?"),
+        ("agent.sessions", "Session", "Use `from agent.types import Session`."),
+        *(
+            (f"agent.{name}", "Nonsense", "has no 'Nonsense'")
+            for name in ("batch", "loop", "mcp", "middleware", "models")
+        ),
+        *(
+            (f"agent.{name}", "Nonsense", "has no 'Nonsense'")
+            for name in ("providers", "schemas", "stores", "toolkit", "tools")
+        ),
+    ],
+)
+def test_a_missing_name_is_reported_with_the_module_that_has_it(package: str, name: str, message: str) -> None:
+    with pytest.raises(ImportError, match=re.escape(message)):
+        exec(f"from {package} import {name}", {})
+    module = importlib.import_module(package)
+    with pytest.raises(AttributeError, match=re.escape(message)):
+        getattr(module, name)
+    assert not hasattr(module, name)
+
+
 def test_every_method_that_asks_a_model_has_an_async_twin() -> None:
     names = {name for name, _ in inspect.getmembers(agent.Agent, inspect.isfunction) if not name.startswith("_")}
     for name in ("complete", "stream", "json"):

@@ -10,6 +10,9 @@ assert [response.text for response in result.unwrap()] == ["You said: one", "You
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from .files import FileReport, run_file
 from .ledger import BatchFileError
 from .records import BatchAnswer, read_answers
@@ -31,3 +34,6 @@ __all__ = [
     "read_answers",
     "run_file",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

@@ -18,9 +18,8 @@ from time import monotonic
 from typing import BinaryIO, Self
 
 from pydantic_core import from_json
-from typing_extensions import Unpack
 
-from ..errors import AgentError, ConfigurationError, ErrorFacts
+from ..errors import AgentError, ConfigurationError
 from ..stores.files import close_folder, open_folder, sync, sync_folder
 from .records import LineReference, read_reference
 
@@ -30,10 +29,6 @@ SYNC_SECONDS = 1.0
 
 class BatchFileError(AgentError):
     """An output file cannot be written, for example because the disk is full. Earlier lines are intact."""
-
-    def __init__(self, message: str = "", *, fix: str | None = None, **facts: Unpack[ErrorFacts]) -> None:
-        super().__init__(message, **facts)
-        self.fix = fix
 
 
 class FileOutput:

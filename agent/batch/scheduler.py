@@ -86,7 +86,7 @@ class Bar:
 
 def describe_progress(progress: BatchProgress) -> str:
     """Return the text beside the bar."""
-    parts = [f"${progress.cost:.4f}" + ("+?" if progress.unpriced else "")]
+    parts = [f"${progress.known_cost:.4f}" + ("+?" if progress.unpriced else "")]
     if progress.failed:
         parts.insert(0, f"{progress.failed} failed")
     if progress.eta is not None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 from typing_extensions import override
 
 from .. import errors
-from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, mask_call_options, read_request
 from ..engine.context import ambient_deadline
-from ..errors import AgentError
+from ..errors import AgentError, printable
 from ..types import AgentRequest, AgentResponse, Message, Usage
 from ..types.option_errors import check_options
 from ..types.response import OutputT
@@ -64,14 +64,19 @@ class BatchProgress:
     failed: int = 0
     total: int | None = None
     """Number of requests, or None if the input has no length."""
-    cost: float = 0.0
-    """Cost of all attempts, as far as prices are known."""
+    known_cost: float = 0.0
+    """Cost of all attempts whose price is known."""
     unpriced: int = 0
-    """Requests whose price is unknown; `cost` excludes them."""
+    """Requests whose price is unknown; `known_cost` excludes them."""
     tokens: int = 0
     elapsed: float = 0.0
     earlier: int = 0
     """Requests finished by an earlier run: part of `total`, not of `done`."""
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of all attempts; None if a price is unknown."""
+        return None if self.unpriced else self.known_cost
 
     @property
     def rate(self) -> float:
@@ -92,12 +97,13 @@ class BatchProgress:
         return left * self.elapsed / self.done
 
     @override
+    @printable
     def __str__(self) -> str:
         of_all = "" if self.total is None else f" of {self.total}"
         parts = [f"{self.earlier + self.done}{of_all} done"]
         if self.failed:
             parts.append(f"{self.failed} failed")
-        parts.append(f"${self.cost:.4f}" + (f" and {self.unpriced} without a price" if self.unpriced else ""))
+        parts.append(f"${self.known_cost:.4f}" + (f" and {self.unpriced} without a price" if self.unpriced else ""))
         parts.append(f"{self.rate:.1f}/s")
         if self.eta is not None and self.left:
             parts.append(f"{format_duration(self.eta)} left")
@@ -160,8 +166,8 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
         return [item for item in self._items if item.error is not None]
 
     @property
-    def cost(self) -> float:
-        """US dollars, as far as prices are known."""
+    def cost(self) -> float | None:
+        """US dollars; None if a price is unknown."""
         return self.progress.cost
 
     @property
@@ -186,6 +192,7 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
         return [item.unwrap() for item in self._items]
 
     @override
+    @printable
     def __repr__(self) -> str:
         stopped = f", stopped: {self.stopped}" if self.stopped else ""
         return f"BatchResult({self.progress}{stopped})"
@@ -247,6 +254,7 @@ _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 
 def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
     """Return the function that sends a request, and the options. Raise configuration errors."""
+    mask_call_options(given)
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     check_options(overrides, REQUEST_OPTIONS, "A batch", CALL_OPTIONS | _NAMES)
@@ -348,7 +356,7 @@ class ProgressTracker:
             previous,
             done=previous.done + 1,
             failed=previous.failed + (item.error is not None),
-            cost=previous.cost + cost,
+            known_cost=previous.known_cost + cost,
             unpriced=previous.unpriced + unpriced,
             tokens=previous.tokens + tokens,
             elapsed=monotonic() - self._started_at,
@@ -384,8 +392,8 @@ class ProgressTracker:
             return f"max_failures: {progress.failed} of {progress.done} requests failed"
         if options.max_cost is None:
             return None
-        if progress.cost >= options.max_cost:
-            return f"max_cost: ${progress.cost:.6f} of ${options.max_cost:g} is spent"
+        if progress.known_cost >= options.max_cost:
+            return f"max_cost: ${progress.known_cost:.6f} of ${options.max_cost:g} is spent"
         if progress.unpriced:
             return "max_cost: the price of this model is unknown, so the limit cannot be enforced"
         return None

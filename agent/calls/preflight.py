@@ -15,6 +15,7 @@ from typing_extensions import override
 from .. import errors
 from ..engine.context import Call, Context
 from ..engine.flow import Flow, Send
+from ..errors import printable
 from ..models import ModelFacts, facts
 from ..models.prices import price
 from ..models.token_estimates import TokenCount, estimate_prompt
@@ -33,7 +34,7 @@ from ..types import (
     Usage,
     Value,
 )
-from .call import Endpoint, sign_request
+from .call import Endpoint, hide_secrets, reveal_secrets, sign_request
 from .output_modes import as_sent
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Problem(Value, frozen=True):
     """The error that the call would raise."""
 
     @override
+    @printable
     def __str__(self) -> str:
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}{f' {self.fix}' if self.fix else ''}"
@@ -87,6 +89,7 @@ class Report(Value, frozen=True):
         return not self.problems
 
     @override
+    @printable
     def __str__(self) -> str:
         return "\n".join(_table(self))
 
@@ -160,15 +163,15 @@ class _Findings:
             return None
 
     def add(self, error: errors.AgentError) -> None:
-        field, fix = getattr(error, "field", None), getattr(error, "fix", None)
-        self.problems.append(Problem(message=error.message, field=field, fix=fix, kind=type(error).__name__))
+        field = "api_key" if isinstance(error, errors.AuthenticationError) else getattr(error, "field", None)
+        self.problems.append(Problem(message=error.message, field=field, fix=error.fix, kind=type(error).__name__))
 
     def provider(self, codec: Callable[[], Provider], config: AgentConfig) -> tuple[Provider | None, bool | None]:
         """Return the codec and whether it has a key. Without one, a placeholder allows the remaining checks."""
         try:
             return codec(), True
         except errors.AuthenticationError as error:
-            self.problems.append(Problem(message=error.message, field="api_key", fix=None, kind=type(error).__name__))
+            self.add(error)
         except errors.AgentError as error:
             self.add(error)
             return None, None
@@ -255,9 +258,10 @@ _KEY = {True: "found", False: "missing", None: "unknown"}
 def _table(report: Report) -> Iterator[str]:
     rows = [("target", report.target), ("result", "ok" if report.ok else "would fail"), ("key", _KEY[report.key])]
     if report.tokens is not None:
-        margin = "" if report.tokens.exact else f" ± {report.tokens.margin or 0:.0%}"
+        count = report.tokens
+        margin = "" if count.exact else f" ({count.low:,} to {count.high:,})"
         window = "" if report.context_window is None else f" of {report.context_window:,}"
-        rows.append(("prompt", f"{report.tokens.tokens:,}{margin} tokens{window}: {report.fits}"))
+        rows.append(("prompt", f"{count.tokens:,}{margin} tokens{window}: {report.fits}"))
     if report.max_tokens is not None:
         rows.append(("answer", f"{report.max_tokens:,} tokens at most"))
     if report.prompt_cost is not None:
@@ -295,11 +299,14 @@ def count_tokens(endpoint: Endpoint) -> Call:
                 model=request.model,
             )
 
-        wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
-        reply = yield from Send(wire, limits, endpoint.via)
-        if reply.status != 200:
-            raise provider.decode_error(reply, request)
-        tokens = counter.decode_count(reply, request)
+        try:
+            wire = yield from sign_request(provider, counter.encode_count(reveal_secrets(as_sent(provider, request))))
+            reply = yield from Send(wire, limits, endpoint.via)
+            if reply.status != 200:
+                raise provider.decode_error(reply, request)
+            tokens = counter.decode_count(reply, request)
+        except errors.AgentError as error:
+            raise hide_secrets(error, provider, request)  # noqa: B904  # it is the same error
         return AgentResponse(
             provider=provider.name, model=request.model or "", usage=Usage(prompt_tokens=tokens), stop_reason="stop"
         )

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import PydanticUserError
 
 from ..errors import ConfigurationError
+from ..models import find_similar_models
+from ..providers import list_providers
 from ..schemas.validation import check_limits, find_schema_problem
 from ..types import (
     AgentConfig,
@@ -23,11 +25,11 @@ from ..types import (
     Role,
     Session,
     ToolSpec,
-    freeze,
     tool_name,
 )
 from ..types._base import validate_with
 from ..types.option_errors import AGENT_KEYS, check_options
+from ..types.secrets import freeze_extra, mask_options
 
 
 class HasRequest(Protocol):
@@ -48,8 +50,16 @@ CALL_OPTIONS = frozenset(("api_key", "headers", "max_retries", "timeout"))
 """Options of a call that change its client instead of its request; see `split_call_options`."""
 
 
+def mask_call_options(options: Mapping[str, Any]) -> None:
+    """Make secrets in the options of a call secret in place, before anything can fail."""
+    if isinstance(options, dict) and ("extra" in options or not options.keys() <= REQUEST_OPTIONS):
+        mask_options(options, REQUEST_OPTIONS)
+
+
 def split_call_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Return the settings that a call changes on its client, and the options of the request."""
+    if options:
+        mask_call_options(options)
     if CALL_OPTIONS.isdisjoint(options):
         return {}, options
     settings = {name: value for name, value in options.items() if name in CALL_OPTIONS and value is not None}
@@ -72,10 +82,20 @@ def read_config(config: AgentConfig | str, options: Mapping[str, Any]) -> AgentC
         raise ConfigurationError(
             f"{config!r} does not name a provider and a model.",
             field="model",
-            fix='Write them with a colon between: "openai:gpt-4o".',
+            fix=_suggest_target(config),
         )
     provider, model = provider.strip(), model.strip()
     return validate_with(lambda: AgentConfig(provider=provider, model=model, **options))
+
+
+def _suggest_target(text: str) -> str:
+    """Return the fix for text without `provider:model`."""
+    providers = list_providers()
+    text = text.strip(" :")
+    provider, _, model = text.partition("/")
+    targets = [f"{provider}:{model}"] if model and provider in providers else find_similar_models(text)
+    known = [f'"{target}"' for target in targets if target.partition(":")[0] in providers]
+    return f"Did you mean {' or '.join(known)}?" if known else 'Write them with a colon between: "openai:gpt-5.6".'
 
 
 def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentRequest:
@@ -99,18 +119,21 @@ def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentReque
 
 
 def _read_tools(tools: Any) -> Any:
-    """Convert functions to tools, and any collection to a tuple."""
+    """Convert functions and callable objects to tools, and any collection to a tuple."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
         return tools  # pydantic reports the error
-    return tuple(
-        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _make_tool(tool) for tool in tools
-    )
+    return tuple(tool if isinstance(tool, ToolSpec) or not _is_callable(tool) else _make_tool(tool) for tool in tools)
+
+
+def _is_callable(value: Any) -> bool:
+    """Whether it is a function or callable object without a description of itself as a tool."""
+    return callable(value) and not inspect.isclass(value) and not hasattr(value, "spec")
 
 
 def _make_tool(function: Any) -> Any:
-    from ..tools.functions import tool  # lazy: only requests with functions as tools need it
+    from ..tools.functions import as_tool  # lazy: only requests with functions as tools need it
 
-    return tool(function)
+    return as_tool(function)
 
 
 def _read_request(request: Any) -> AgentRequest:
@@ -153,11 +176,13 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[RequestT
         raise ConfigurationError(
             "The request has no model.", field="model", fix='Use Agent("openai:gpt-4o"), or pass model=.'
         )
-    _check_model(request.model or config.model)
+    model = request.model or config.model
+    if not model.isascii():
+        _check_model(model)
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:
-        changes["extra"] = freeze({**config.extra, **request.extra})
+        changes["extra"] = freeze_extra({**config.extra, **request.extra})
     if tools:
         offered = _merge_tools(tools, request.tools)
         changes["tools"] = validate_with(lambda: AgentRequest(tools=offered)).tools  # names may clash

@@ -117,7 +117,9 @@ def _print_report(report: FileReport, *, quiet: bool, failures: str | None) -> E
             terminal.write_note("An incomplete line of an earlier run was removed; its request was sent again.")
         progress = report.progress
         unpriced = f" and {progress.unpriced} without a price" if progress.unpriced else ""
-        summary = f"{progress.done} now, in {format_duration(progress.elapsed)}, for ${progress.cost:.4f}{unpriced}"
+        summary = (
+            f"{progress.done} now, in {format_duration(progress.elapsed)}, for ${progress.known_cost:.4f}{unpriced}"
+        )
         terminal.write_note(f"{report}; {summary}")
     if report.stopped is not None:
         terminal.write_error(f"stopped by {report.stopped}", _RESUME if failures is not None else None)

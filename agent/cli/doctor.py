@@ -128,7 +128,7 @@ def _inspect_provider(name: str) -> ProviderStatus:
         codec = load_provider(name)(AgentConfig(provider=name, model="m"))
         wire = codec.encode(AgentRequest(input="?", model="m"), stream=False)
     except AuthenticationError as error:
-        return ProviderStatus(name, "missing", advice=_advise(error.message))
+        return ProviderStatus(name, "missing", advice=_advise(error.fix or error.message))
     except AgentError as error:
         return ProviderStatus(name, "not set up", advice=_advise(str(error)))
     except Exception as error:  # an error in a plugin must not hide the other providers

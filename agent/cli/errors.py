@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import NamedTuple
 
 from agent.errors import AgentError, AuthenticationError, ConfigurationError, ConnectionError, RoutingError
-from agent.providers import list_providers
 
 from . import terminal
 
@@ -56,6 +54,7 @@ class ErrorReport(NamedTuple):
     """Pairs of a target and its failure."""
 
 
+LIST_PROVIDERS = "List the providers with: agent doctor"
 _LIBRARY_ADVICE = (
     (", or pass api_key=", ""),
     (", or pass allow_insecure=True if the network is yours", ""),
@@ -64,12 +63,13 @@ _LIBRARY_ADVICE = (
     ("; vendor settings go into extra", ""),
     ("pass base_url=", "pass --base-url"),
     ("Pass base_url=", "Pass --base-url"),
+    ("as base_url=", "as --base-url"),
     ("Value error, ", ""),
 )
 """Advice for programs, and its replacement at the command line."""
 
 _INVALID = re.compile(r"^Invalid Agent\w+: ")
-_NO_KEY = re.compile(r"(There is no key for [^:]+): set the environment variable (.+?)\.?$")
+_NO_KEY = re.compile(r"There is no key for ")
 _NO_TARGET = re.compile(r"^No target answered \([^)]*\)")
 _ENVIRONMENT_SETTINGS = {"base_url": "The address", "api_key": "The key"}
 """Settings that can come from the environment, so that no option name is quoted."""
@@ -80,12 +80,6 @@ def remove_library_advice(message: str) -> str:
     for advice, replacement in _LIBRARY_ADVICE:
         message = message.replace(advice, replacement)
     return message
-
-
-def suggest_provider(name: str) -> str:
-    """Return a fix for an unknown provider name."""
-    near = get_close_matches(name, list_providers(), n=3)
-    return f"Did you mean {' or '.join(near)}?" if near else "List the providers with: agent doctor"
 
 
 def report_error(error: BaseException) -> ExitCode:
@@ -122,12 +116,14 @@ def describe_error(error: AgentError) -> ErrorReport:
     if isinstance(error, RoutingError):
         return _describe_routing_error(error)
     message = remove_library_advice(error.message) or type(error).__name__
-    if match := _NO_KEY.match(message):
-        return ErrorReport(f"{match[1]}.", f"Set the environment variable {match[2]}; agent doctor lists all keys.")
     if isinstance(error, ConfigurationError):
         return _describe_configuration_error(message, error)
-    fix = "Test the connections with: agent doctor --reach" if isinstance(error, ConnectionError) else None
-    return ErrorReport(message + _request_facts(error), fix)
+    fix = remove_library_advice(error.fix or "").rstrip(".")
+    if _NO_KEY.match(message):
+        return ErrorReport(message, f"{fix}; agent doctor lists all keys.")
+    if isinstance(error, ConnectionError):
+        fix = " ".join(filter(None, (fix and f"{fix}.", "Test the connections with: agent doctor --reach")))
+    return ErrorReport(message + _request_facts(error), fix or None)
 
 
 def _exit_code(error: BaseException) -> ExitCode:
@@ -151,7 +147,7 @@ def _describe_configuration_error(message: str, error: ConfigurationError) -> Er
         subject = f"--{field.replace('_', '-')}:" if subject is None else subject
         message = _INVALID.sub("", message).replace(f"{field}: ", f"{subject} ", 1)
     elif field == "provider" and fix is not None and fix.startswith("Use one of"):
-        return ErrorReport(message, suggest_provider(message.rpartition(" named ")[2].strip("'\".")))
+        fix = LIST_PROVIDERS
     return ErrorReport(message, None if fix is None else remove_library_advice(fix))
 
 

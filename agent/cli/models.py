@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -9,11 +10,11 @@ import typer
 
 from agent.models import facts, list_models
 from agent.models.prices import price
-from agent.providers import list_providers
+from agent.providers import list_providers, suggest_provider
 from agent.types import Usage
 
 from . import options, terminal
-from .errors import CommandError, ExitCode, suggest_provider
+from .errors import LIST_PROVIDERS, CommandError, ExitCode
 
 if TYPE_CHECKING:
     from agent.models import ModelFacts
@@ -68,18 +69,22 @@ def models(
             help="The highest price for a million output tokens; excludes models with unknown prices.",
         ),
     ] = None,
+    retired: Annotated[bool, typer.Option("--retired", help="Include retired models.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """List models with context windows, capabilities and prices.
 
     Unknown values are empty. Prices are US dollars per million tokens.
+    Columns that do not fit the terminal are left out; --json prints all.
     """
+    today = datetime.now(UTC).date()
     required = [name for name, on in {"tools": tools, "vision": vision, "schema": schema, "thinking": thinking,
                                       "documents": documents, "audio": audio}.items() if on]  # fmt: skip
     selected = [
         model
         for model in _select_models(provider, pattern)
-        if all(getattr(model.facts, _CAPABILITIES[name]) for name in required)
+        if (retired or model.facts.retires is None or model.facts.retires > today)
+        and all(getattr(model.facts, _CAPABILITIES[name]) for name in required)
         and (context is None or (model.facts.context_window or 0) >= context)
         and (max_price is None or (model.output is not None and model.output <= max_price))
     ]
@@ -88,14 +93,18 @@ def models(
     elif selected:
         terminal.write_output("\n".join(_format_models(selected)) + "\n")
     if not selected:
-        terminal.write_note("No known model matches. Models that are not listed can be used as well.")
+        terminal.write_note(
+            "No known model matches; --retired includes retired ones. Models that are not listed can be used as well."
+        )
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _select_models(provider: str | None, pattern: str | None) -> list[ListedModel]:
     providers = list_providers()
     if provider is not None and provider not in providers:
-        raise CommandError(f"There is no provider named {provider!r}.", fix=suggest_provider(provider))
+        raise CommandError(
+            f"There is no provider named {provider!r}.", fix=suggest_provider(provider) or LIST_PROVIDERS
+        )
     if provider is None:
         names = [name for name in list_models() if name.partition(":")[0] in providers]
     else:
@@ -131,7 +140,7 @@ def _format_models(models: list[ListedModel]) -> list[str]:
         "retires": ["" if model.facts.retires is None else model.facts.retires.isoformat() for model in models],
     }
     right = {"context", "in $/M", "out $/M", "max output"}
-    return terminal.format_table(columns, terminal.output_width(), right=right)
+    return terminal.format_table(columns, terminal.terminal_width(), right=right)
 
 
 def _format_tokens(count: int | None) -> str:

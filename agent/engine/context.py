@@ -189,8 +189,8 @@ class Context:
     """Time of the first stream event of the current or last attempt."""
     ended: float = 0.0
     """Time at which the last attempt ended."""
-    headers: Mapping[str, str] | None = None
-    """Headers of the last reply."""
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    """Headers of the last reply, which may quote a key."""
     on_target: Callable[[Any], None] | None = None
     """Called with the agent of each target that a router sends to."""
     candidates: Callable[[], Sequence[Candidate]] | None = None

@@ -11,6 +11,9 @@ print(dag)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from ..types import (
     ContentBlock,
     Message,
@@ -47,3 +50,6 @@ __all__ = [
     "ToolResultContent",
     "ToolUseContent",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

@@ -10,8 +10,10 @@ import errno
 import sys
 from collections import deque
 from collections.abc import Callable, Generator
+from socket import gaierror
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from .. import errors
@@ -177,7 +179,8 @@ class Exchange(Generic[C]):
         body = self.request.body
         joined = len(body) <= _JOINED_BYTES
         # Views, because the head holds a key: tracebacks that show local variables must not show it.
-        lines = b"".join(b"%b: %b\r\n" % header for header in self.request.call_headers)
+        headers = self.request.call_headers
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
         try:
             data = body if joined else b""
             yield memoryview(b"%b%d\r\n%b\r\n%b" % (self.head.encoded, len(body), lines, data))
@@ -247,6 +250,28 @@ def describe(error: Exception, request: WireRequest) -> str:
     return f"{request.target}: {detail}" if request.target else detail
 
 
+def find_origin(request: WireRequest) -> str:
+    """Return the part of the URL that names the server. A URL holds no password."""
+    url = urlsplit(request.url)
+    return f"{url.scheme}://{url.netloc}"
+
+
+def connection_error(error: Exception, request: WireRequest, *, retryable: bool = True) -> errors.ConnectionError:
+    """Return the error for a failed connection. It names the address and the next step."""
+    origin = find_origin(request)
+    server = request.target or "the server"
+    if is_certificate_error(error):
+        retryable = False
+        fix = "Check the certificates of both sides; SSL_CERT_FILE names a file of additional authorities."
+    elif any(isinstance(cause, gaierror) for cause in list_causes(error)):
+        fix = "Check the host name in base_url, and your network connection."
+    elif urlsplit(origin).hostname in ("localhost", "127.0.0.1", "::1"):
+        fix = f"Is {server} running? Start it, or pass its address as base_url=."
+    else:
+        fix = "Check base_url, your network connection, and the proxy in HTTPS_PROXY, if any."
+    return errors.ConnectionError(f"{describe(error, request)} ({origin})", retryable=retryable, fix=fix)
+
+
 def request_error(error: Exception) -> errors.ConfigurationError:
     """The error for a request that cannot be sent, without a message that may quote a key."""
     known = isinstance(error, BadRequest)
@@ -263,13 +288,14 @@ def map_error(error: Exception, request: WireRequest) -> Exception:
         case BadRequest():
             return request_error(error)
         case BadResponse():
-            return errors.ConnectionError(describe(error, request))
+            return connection_error(error, request)
         case OSError(errno=errno.EMFILE | errno.ENFILE):
             return errors.PoolExhaustedError(describe(error, request))
         case TimeoutError():
-            return errors.TimeoutError(describe(error, request))
+            fix = f"Check the connection to {find_origin(request)}, or allow more time."
+            return errors.TimeoutError(describe(error, request), fix=fix)
         case OSError() | UnicodeError():
-            return errors.ConnectionError(describe(error, request), retryable=not is_certificate_error(error))
+            return connection_error(error, request)
         case _:
             raise error
 
@@ -295,12 +321,20 @@ _CERTIFICATE_ALERTS = (
 
 def is_certificate_error(error: BaseException) -> bool:
     """Whether a server or client certificate was rejected. A retry cannot help."""
-    ssl = sys.modules.get("ssl")  # not loaded: no certificate was verified
-    cause: BaseException | None = error if ssl is not None else None
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):  # type: ignore[union-attr]
-            return True
-        if isinstance(cause, ssl.SSLError) and str(getattr(cause, "reason", "")).endswith(_CERTIFICATE_ALERTS):  # type: ignore[union-attr]
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    ssl = sys.modules.get("ssl")
+    if ssl is None:
+        return False  # no certificate was verified
+    return any(
+        isinstance(cause, ssl.SSLCertVerificationError)
+        or (isinstance(cause, ssl.SSLError) and str(getattr(cause, "reason", "")).endswith(_CERTIFICATE_ALERTS))
+        for cause in list_causes(error)
+    )
+
+
+def list_causes(error: BaseException | None) -> list[BaseException]:
+    """Return an exception and its causes, the first of them last."""
+    causes: list[BaseException] = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes

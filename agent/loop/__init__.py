@@ -6,6 +6,9 @@ keeps a conversation, and `agent_loop`, which runs the loop on a stream function
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from ..tools.base import AgentTool, AgentToolResult, Signal, Tool
 from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ThinkingLevel, ToolCallContent
 from .agent_loop import AgentLoop
@@ -139,3 +142,6 @@ __all__ = [
     "stream_function",
     "to_model_messages",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

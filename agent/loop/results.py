@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import AliasChoices, ConfigDict, Field, StrictBool
 
 from ..errors import ConfigurationError
 from ..types import AgentRequest, AgentResponse, Attempt, JsonObject, Message, Role, ToolCall, ToolResult, Usage, Value
@@ -129,8 +129,12 @@ class PausedRun(Value, frozen=True, extra="ignore"):
     results: SequenceOf[ToolResult] = ()
     """Results of calls after a waiting call."""
     usage: Usage | None = None
-    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    known_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, validation_alias=AliasChoices("known_cost", "cost")
+    )
+    """US dollars, without responses whose price is unknown."""
     costs_known: bool = True
+    """Whether every response has a price."""
     attempts: SequenceOf[Attempt] = ()
     answers: SequenceOf[AgentResponse] = ()
     """Usage, cost and model of each response in the run, without content."""
@@ -138,6 +142,11 @@ class PausedRun(Value, frozen=True, extra="ignore"):
     session: SessionPlace | None = None
     """The session that started the run, if any."""
     notes: RunNotes = Field(default_factory=RunNotes)
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars so far; None if the price of a response is unknown."""
+        return self.known_cost if self.costs_known else None
 
     def to_json(self) -> str:
         """Serialize the run. Protect the JSON, which holds the conversation; tools are stored by name."""

@@ -14,6 +14,7 @@ from ..errors import ConfigurationError
 from ..tools.base import Signal, Tool
 from ..tools.functions import as_tool
 from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
+from ..types._base import validate_with
 from ..types.option_errors import check_options
 from .events import AgentMessage, coerce_message, to_model_messages
 from .hooks import Hooks, RunCost, RunPlan
@@ -38,7 +39,7 @@ def pause_run(plan: RunPlan, state: RunState) -> PausedRun:
         verdicts={slot.call.id: slot.verdict for slot in open_slots if slot.waiting and slot.verdict},
         results=[slot.result for slot in state.slots[state.reported_results :] if slot.result is not None],
         usage=state.usage,
-        cost=state.cost.dollars,
+        known_cost=state.cost.dollars,
         costs_known=state.cost.known,
         attempts=state.attempts,
         answers=[
@@ -76,7 +77,7 @@ def restore_state(paused: PausedRun) -> RunState:
     state = RunState(paused.run_id, *read_history(paused))
     state.turn = paused.turn
     state.usage = paused.usage
-    state.cost = RunCost(paused.cost or 0.0, paused.costs_known)
+    state.cost = RunCost(paused.known_cost or 0.0, paused.costs_known)
     state.attempts = list(paused.attempts)
     state.warnings = dict.fromkeys(paused.warnings)
     state.digest = notes.digest
@@ -214,7 +215,8 @@ def _read_loop_config(value: Any, default: ToolLoopConfig) -> ToolLoopConfig:
     if isinstance(value, ToolLoopConfig):
         return value
     if isinstance(value, Mapping):
-        return default.model_copy(update=dict(value))
+        check_options(value, ToolLoopConfig.model_fields, "loop")
+        return validate_with(lambda: default.model_copy(update=dict(value)))
     raise ConfigurationError(
         f"loop is a {type(value).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
     )

@@ -6,6 +6,9 @@ the extra `mcp`, which is imported on first use.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from .client import MCPServer, ServerSettings
 from .server import ServingSettings, ToolServer, as_mcp_server, serve, serve_http, serve_stdio
 from .tools import MCPResult, MCPTool
@@ -22,3 +25,6 @@ __all__ = [
     "serve_http",
     "serve_stdio",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

@@ -17,6 +17,9 @@ assert agent.complete("Help me").text == agent.complete("Help me").text
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from .base import CallInfo, Hook, Middleware
 from .cache import Cache, CacheStats, MemoryResponseStore, ResponseStore, SqliteResponseStore
 from .flow import observe_events, replay_events, wrap_call
@@ -46,3 +49,6 @@ __all__ = [
     "replay_events",
     "wrap_call",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

@@ -151,10 +151,15 @@ class Spending:
     calls: int = 0
     """Calls that sent a request."""
     usage: Usage = field(default_factory=Usage)
-    cost: float = 0.0
+    known_cost: float = 0.0
     """US dollars, without attempts of unknown price."""
     unpriced: int = 0
     """Attempts that used tokens of unknown price."""
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None if the price of an attempt is unknown."""
+        return None if self.unpriced else self.known_cost
 
 
 class CostTracker(ForkSafe, Middleware):
@@ -197,9 +202,9 @@ class CostTracker(ForkSafe, Middleware):
             return dict(self._values)
 
     def get_spend(self, value: Any = None) -> float:  # Any: a value of metadata
-        """Dollars spent of the budget; with `per`, of the budget for one value of the key."""
+        """Known dollars spent of the budget; with `per`, of the budget for one value of the key."""
         spending = self._total if self._per is None else self._values.get(_hashable(value))
-        return 0.0 if spending is None else spending.cost
+        return 0.0 if spending is None else spending.known_cost
 
     def reset(self) -> None:
         """Start at zero again, for example each month."""
@@ -245,7 +250,7 @@ class CostTracker(ForkSafe, Middleware):
 
 
 def _add_attempts(spending: Spending, attempts: Sequence[Attempt]) -> Spending:
-    usage, units, unpriced = spending.usage, to_units(spending.cost), spending.unpriced
+    usage, units, unpriced = spending.usage, to_units(spending.known_cost), spending.unpriced
     for attempt in attempts:
         if attempt.usage is not None:
             usage = usage + attempt.usage

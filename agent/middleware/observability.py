@@ -13,13 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import Any
 
 from typing_extensions import override
 
-from ..engine.context import TurnRef
+from ..engine.context import TurnRef, sum_attempts
 from ..engine.flow import Flow, Now
 from ..engine.locks import ForkSafe
 from ..errors import AgentError
@@ -141,7 +139,7 @@ class CallMetrics:
     usage: Usage | None = None
     """Usage of all attempts."""
     cost: float | None = None
-    """US dollars, of the attempts with a known price."""
+    """US dollars; None if the price of an attempt is unknown."""
     stop_reason: str | None = None
     error: str | None = None
     """Class name of the error, if the call failed."""
@@ -258,16 +256,15 @@ class Metrics(ForkSafe, Middleware):
     def _add(self, call: CallInfo, now: float, **outcome: Any) -> None:
         first = call.state.get("first")
         attempts = call.attempts
-        usages = [attempt.usage for attempt in attempts if attempt.usage is not None]
-        costs = [attempt.cost for attempt in attempts if attempt.cost is not None]
+        usage, cost = sum_attempts(attempts)
         metrics = CallMetrics(
             target=call.target,
             streaming=call.streaming,
             seconds=now - call.started,
             first_event=None if first is None else first - call.started,
             attempts=len(attempts),
-            usage=reduce(add, usages) if usages else None,
-            cost=sum(costs) if costs else None,
+            usage=usage,
+            cost=cost,
             run=call.run,
             **outcome,
         )

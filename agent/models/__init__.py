@@ -15,14 +15,19 @@ import threading
 from collections.abc import Iterator
 from datetime import date
 from functools import cache, lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from .._missing_names import reject_names
 from ..types import ProviderCapabilities, Value
+from ..types.option_errors import find_similar
 from ..wire_formats import wire_format
 
 __all__ = ["ModelFacts", "Prices", "facts", "list_models", "register_model"]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -207,6 +212,21 @@ def list_models(provider: str | None = None) -> list[str]:
         return sorted(names | {model for owner, model in _registered if owner in (provider, *tables)})
     everywhere = {f"{table}:{name}" for table in _tables() for name in _table(table)}
     return sorted(everywhere | {f"{owner}:{model}" for owner, model in _registered})
+
+
+def find_similar_models(model: str, provider: str | None = None) -> list[str]:
+    """Return known models that a misspelled or incomplete name may mean, at most three.
+
+    With a provider, its models; otherwise `table:model`, in tables that have that name or similar ones.
+    """
+    names = list_models(provider)
+    by_model: dict[str, list[str]] = {}
+    for name in names:
+        by_model.setdefault((name if provider is not None else name.partition(":")[2]).lower(), []).append(name)
+    exact = next((by_model[spelling] for spelling in _spellings(model) if spelling in by_model), None)
+    if exact is not None:
+        return exact[:3]
+    return [name for similar in find_similar(model, by_model, 3) for name in by_model[similar]][:3]
 
 
 def register_model(model: ModelFacts) -> None:

@@ -53,7 +53,7 @@ class TokenCount(Value, frozen=True):
 
     @property
     def low(self) -> int:
-        return max(0, round(self.tokens * (1 - (self.margin or 0))))
+        return max(min(self.tokens, 1), round(self.tokens * (1 - (self.margin or 0))))
 
     @property
     def high(self) -> int:

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from .._missing_names import reject_names
+from ..types.option_errors import find_similar
 from ..wire_formats import WIRE_FORMATS
 from .base import Provider, ProviderFactory, StreamDecoder
 
@@ -31,6 +33,9 @@ __all__ = [
     "server_dialects",
 ]
 
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
+
 ENTRY_POINTS = "agent.providers"
 
 _COMPATIBLE = (
@@ -48,6 +53,37 @@ _BUILT_IN = {
     "scripted": "scripted",
 }
 """Modules with a `provider(name)` function, by provider name. Wire formats are in `WIRE_FORMATS`."""
+
+_OTHER_NAMES = {
+    "aws": "bedrock",
+    "azure-ai": "azure",
+    "azure-openai": "azure",
+    "bedrock-converse": "bedrock",
+    "claude": "anthropic",
+    "cloudflare-workers-ai": "cloudflare",
+    "dashscope": "alibaba",
+    "fireworks-ai": "fireworks",
+    "google": "gemini",
+    "google-genai": "gemini",
+    "google-gla": "gemini",
+    "google-vertex": "vertex",
+    "google-vertexai": "vertex",
+    "grok": "xai",
+    "hf": "huggingface",
+    "hosted-vllm": "vllm",
+    "kimi": "moonshot",
+    "moonshotai": "moonshot",
+    "nvidia-nim": "nvidia",
+    "ollama-chat": "ollama",
+    "qwen": "alibaba",
+    "together-ai": "together",
+    "vertex-ai": "vertex",
+    "vercel-ai-gateway": "vercel",
+    "x-ai": "xai",
+    "z-ai": "zai",
+    "zhipu": "zai",
+}
+"""Providers by their names in other libraries, with hyphens for underscores."""
 
 _registered: dict[str, ProviderFactory] = {}
 
@@ -125,8 +161,18 @@ def load_provider(name: str) -> ProviderFactory:
     raise errors.ConfigurationError(
         f"There is no provider named {name!r}.",
         field="provider",
-        fix=f"Use one of {', '.join(list_providers())}, or add yours with register_provider().",
+        fix=suggest_provider(name)
+        or f"Use one of {', '.join(list_providers())}, or add yours with register_provider().",
     )
+
+
+def suggest_provider(name: str) -> str | None:
+    """Return the fix for a misspelled provider, or one with its name in another library."""
+    known = list_providers()
+    spelled = name.strip().lower().replace("_", "-")
+    named = spelled if spelled in known else _OTHER_NAMES.get(spelled)
+    similar = [named] if named is not None else find_similar(spelled, known, 3)
+    return f"Did you mean {' or '.join(similar)}?" if similar else None
 
 
 def provider_for_client(client: Any, make: ProviderFactory, config: AgentConfig) -> Provider:

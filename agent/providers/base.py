@@ -101,6 +101,12 @@ class HasIdempotency(Protocol):
     def idempotency(self) -> bool: ...
 
 
+class RedactsSecrets(Protocol):
+    """A provider whose requests contain secrets, which errors must not show."""
+
+    def redact(self, text: str) -> str: ...
+
+
 class CountsTokens(Protocol):
     """A provider with an endpoint that counts the tokens of a request without answering it."""
 
@@ -159,8 +165,9 @@ def resolve_address(
     if key is None and key_required and not local:
         names = " or ".join(key_variables) or "no variable"
         raise errors.AuthenticationError(
-            f"There is no key for {config.provider!r}: set the environment variable {names}, or pass api_key=.",
+            f"There is no key for {config.provider!r}.",
             provider=config.provider,
+            fix=f"Set the environment variable {names}, or pass api_key=.",
         )
     if key is not None and urlsplit(base_url).scheme != "https" and not local and not config.allow_insecure:
         raise errors.ConfigurationError(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .. import errors
 from ..engine.wire import Reply, parse_json
+from ..models import find_similar_models
 from ..types import redact
 from .rate_limit_hints import retry_after
 
@@ -255,7 +256,19 @@ def error_from_details(
         retryable=_is_retryable(error_class, effective, headers),
         retry_after=None if error_class is errors.QuotaExceededError else retry_after(headers, body, details.text),
         body=None if data is None else redact_body(data, secrets),
+        fix=_suggest_fix(error_class, provider, model),
     )
+
+
+def _suggest_fix(error_class: type[errors.AgentError], provider: str, model: str | None) -> str | None:
+    if error_class is errors.AuthenticationError:
+        return f"Check the API key for {provider} and its permissions."
+    if error_class is not errors.ModelNotFoundError:
+        return None
+    similar = [name for name in find_similar_models(model or "", provider) if name != model]
+    if similar:
+        return f"Did you mean {' or '.join(similar)}?"
+    return "Check the name of the model, and base_url; the vendor's console lists the models of your key."
 
 
 def _classify(details: ErrorDetails, status: int, codes: set[str | None]) -> type[errors.AgentError]:

@@ -38,6 +38,7 @@ from .server_dialect import InboundRequest, ServerDialect
 from .server_stream import response_events
 
 _MAX_DEPTH = 8
+_MAX_QUOTE = 300
 
 
 def generate_example(schema: Any) -> Any:
@@ -152,13 +153,15 @@ class Script:
     Without lines, it echoes the last message, and generates examples for schemas and forced tools.
 
     Args:
-        lines: Replies, one per request. Further requests fail.
+        lines: Replies, one per request. Further requests fail: with the last line if it was an error.
         delay: Seconds between the events of a stream.
     """
 
     def __init__(self, *lines: Line, delay: float = 0.0) -> None:
         self._echoes = not lines
         self._lines = deque(lines)
+        self._failure: Exception | None = None
+        """The latest reply, if it was an error."""
         self._delay = delay
         self._lock = threading.Lock()
         self._count = 0
@@ -175,7 +178,10 @@ class Script:
         except errors.ConfigurationError as error:
             return encode_error_answer(error, server)
         line = echo(inbound.request) if self._echoes else self._next_line()
+        if line is None:
+            line = self._end(inbound.request)
         reply = line(body) if callable(line) else line
+        self._failure = reply if isinstance(reply, Exception) else None
         if isinstance(reply, Answer):
             return reply
         if isinstance(reply, errors.ConnectionError | errors.TimeoutError):
@@ -193,11 +199,16 @@ class Script:
             self._count += 1
             return body, self._count
 
-    def _next_line(self) -> Line:
+    def _next_line(self) -> Line | None:
         try:
             return self._lines.popleft()
         except IndexError:
-            return errors.BadRequestError("the script has no more lines")
+            return None
+
+    def _end(self, request: AgentRequest) -> Exception:
+        """The error after the last line. It hides neither the error that is retried nor an output to correct."""
+        latest = request.messages[-1].text[:_MAX_QUOTE] if request.messages else ""
+        return self._failure or errors.BadRequestError(f"the script has no more lines for {latest!r}")
 
     def _write(self, response: AgentResponse, inbound: InboundRequest, server: ServerDialect) -> Answer:
         if losses := server.find_losses(response):  # a test of an incomplete response would prove nothing

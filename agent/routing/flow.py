@@ -30,6 +30,7 @@ from ..engine.flow import (
     Spawn,
     Wait,
 )
+from ..errors import printable
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Message, StreamEvent, TextContent, Value
 from ..types.routing import candidates_table
 from .request_profile import NO_RANDOM, RequestProfile
@@ -407,6 +408,7 @@ class Explanation(Value, frozen=True):
         return {one.target: one.reason or "" for one in self.candidates if one.place is None}
 
     @override
+    @printable
     def __str__(self) -> str:
         needs = f"needs: {', '.join(self.needs)}\n\n" if self.needs else ""
         return needs + candidates_table(self.candidates)

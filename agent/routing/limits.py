@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from typing_extensions import override
 
 from ..engine.locks import ForkSafe
+from ..errors import printable
 from ..models.prices import to_dollars, to_units
 from ..types.routing import RateLimit, SpendLimit
 
@@ -189,6 +190,7 @@ class SpendLimitExceeded(NamedTuple):
     """Seconds until the limit is reset."""
 
     @override
+    @printable
     def __str__(self) -> str:
         owner = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
         return f"${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{owner}"

@@ -17,11 +17,11 @@ from ..client import Client
 from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import Transport
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, hide_arguments, printable
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types._base import validate_with
-from ..types.option_errors import check_keywords, check_options
+from ..types.option_errors import check_keywords, check_options, find_similar
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
 from .limits import SpendLedger, make_hedge_budget, make_retry_budget
@@ -189,6 +189,7 @@ class Router(Client):
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     @override
+    @hide_arguments
     def with_config(self, **changes: Unpack[RouterChanges]) -> Router:
         """Return a router with changed settings, which shares the state of its targets.
 
@@ -260,6 +261,7 @@ class Router(Client):
         return _rebuild, ([_describe_target(target) for target in self.targets], self._options)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Router([{', '.join(target.name for target in self.targets)}])"
 
@@ -487,4 +489,5 @@ def _count_racers(race: bool | int, targets: int) -> int:
 
 def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"Use one of {', '.join(choices)}.")
+        guess = "".join(f"Did you mean {similar}? " for similar in find_similar(str(value), choices))
+        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"{guess}Use one of {', '.join(choices)}.")

@@ -348,10 +348,14 @@ class RoutingState:
         if not self.errors and excluded and all(exclusion.money for _, exclusion in excluded):
             reasons = "; ".join(f"{target.name}: {exclusion.reason}" for target, exclusion in excluded)
             return errors.BudgetExceededError(f"The request would exceed a spend limit: {reasons}.")
-        failed = [f"{error.provider}: {type(error).__name__}: {error.message}" for error in self.errors]
+        failed = [
+            f"{target.name}: {type(error).__name__}{f' ({times} times)' if times > 1 else ''}: "
+            f"{error.message.removeprefix(f'{error.provider}: ')}"
+            for target, (times, error) in self._failures.items()
+        ]
         skipped = [
             f"{target.name}: {exclusion.reason}" for target, exclusion in excluded if target not in self._failures
-        ]
+        ] or [f"{target.name}: {target.problem}" for target in self.settings.targets if target.problem is not None]
         return errors.RoutingError(
             f"No target answered ({why}): {'; '.join(failed + skipped) or 'there is none'}.",
             errors=self.errors,
@@ -381,6 +385,13 @@ def list_candidates(ranked: Sequence[RankedTarget], excluded: Excluded, now: flo
     )
 
 
+def _describe_health(target: Target, now: float) -> str:
+    state = target.health.breaker.state(now)
+    if state == "closed":
+        return "no key" if isinstance(target.failure, errors.AuthenticationError) else "ok"
+    return state
+
+
 def _describe_candidate(
     target: Target, now: float, reason: str, place: int | None = None, score: float | None = None
 ) -> Candidate:
@@ -391,7 +402,7 @@ def _describe_candidate(
         place=place,
         reason=reason,
         score=score if score is not None and math.isfinite(score) else None,
-        health=target.health.breaker.state(now),
+        health=_describe_health(target, now),
     )
 
 

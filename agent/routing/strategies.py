@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from .. import errors
 from ..engine.locks import ForkSafe
 from ..types import AgentRequest, RouteResult, RoutingStrategy
+from ..types.option_errors import find_similar
 from .request_profile import RequestProfile
 from .targets import Target
 
@@ -228,6 +229,20 @@ def sticky(profile: RequestProfile, targets: Sequence[Target], memory: Memory) -
     return sorted(ranked, key=_by_score)
 
 
+_OTHER_NAMES = {
+    "cost_based": "cheapest",
+    "latency_based": "fastest",
+    "lowest_cost": "cheapest",
+    "lowest_latency": "fastest",
+    "ordered": "fallback",
+    "priority": "fallback",
+    "simple_shuffle": "round_robin",
+    "usage_based": "least_busy",
+    "weighted": "round_robin",
+}
+"""Strategies by their names in other libraries."""
+
+
 def read_strategy(strategy: Any) -> Strategy:
     """Return the strategy for a name, a Strategy, or a function."""
     if isinstance(strategy, Strategy):
@@ -235,10 +250,13 @@ def read_strategy(strategy: Any) -> Strategy:
     if isinstance(strategy, str):
         builtin = STRATEGIES.get(strategy)
         if builtin is None:
+            name = strategy.strip().lower().replace("-", "_").removesuffix("_routing")
+            similar = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else find_similar(name, STRATEGIES)
+            guess = f"Did you mean {similar[0]}? " if similar else ""
             raise errors.ConfigurationError(
                 f"Unknown routing strategy {strategy!r}.",
                 field="strategy",
-                fix=f"Use one of {', '.join(STRATEGIES)}, or pass a Strategy or a function.",
+                fix=f"{guess}Use one of {', '.join(STRATEGIES)}, or pass a Strategy or a function.",
             )
         return builtin
     if not callable(strategy) or inspect.iscoroutinefunction(strategy):

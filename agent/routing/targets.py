@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.context import Call
+from ..errors import printable
 from ..models.prices import price
 from ..models.token_estimates import estimate_prompt
 from ..providers.rate_limit_hints import RemainingLimits, make_limit_reader
@@ -133,13 +134,19 @@ class Target:
         return self._capabilities
 
     @property
-    def problem(self) -> str | None:
+    def failure(self) -> errors.AgentError | None:
         """Configuration error that makes the target unusable, such as a missing key; None if it is usable."""
         try:
             _ = self.capabilities
         except errors.AgentError as error:
-            return error.message
+            return error.with_traceback(None)
         return None
+
+    @property
+    def problem(self) -> str | None:
+        """Message of the failure, with its fix."""
+        failure = self.failure
+        return None if failure is None else " ".join(filter(None, (failure.message, failure.fix)))
 
     @property
     def provider(self) -> str:
@@ -191,6 +198,7 @@ class Target:
         return None if cost is None else cost.dollars
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
 

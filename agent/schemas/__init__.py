@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from .._missing_names import reject_names
 from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
@@ -35,6 +36,9 @@ __all__ = [
     "CompiledSchema",
     "compile_schema",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 
 @dataclass(frozen=True, slots=True)

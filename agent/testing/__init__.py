@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Unpack, override
 
+from .._missing_names import reject_names
 from ..agent import Agent
 from ..calls.requests import RequestLike
 from ..client import Client
@@ -76,6 +77,9 @@ __all__ = [
     "start",
     "use_httpx",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 
 def scripted_agent(*lines: Line, model: str = "script", delay: float = 0.0, **options: Unpack[AgentOptions]) -> Agent:

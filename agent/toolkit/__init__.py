@@ -9,11 +9,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from .._missing_names import reject_names
+from ..errors import ConfigurationError, printable
 from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..types import JsonObject
 from ..types.config import Risk
@@ -60,6 +61,9 @@ __all__ = [
     "WebFetchTool",
     "WriteTool",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)
 
 _MARKS = {TaskStatus.PENDING: "[ ]", TaskStatus.IN_PROGRESS: "[>]", TaskStatus.COMPLETED: "[x]"}
 
@@ -192,6 +196,7 @@ class Toolkit(Sequence[Tool]):
         return self._tools[index]
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
 

@@ -15,6 +15,9 @@ print(add.spec.parameters["required"])
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._missing_names import reject_names
 from .base import AgentTool, AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
 from .functions import FunctionTool, as_tool, tool
 from .registry import ToolRegistry
@@ -32,3 +35,6 @@ __all__ = [
     "as_tool",
     "tool",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = reject_names(__name__, __all__)

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Limits, Reply, RunTimeout, SyncBody, WireRequest
+from ..errors import printable
 from ..http.connections import SyncConnectionPool
 from ..http.exchange import KEEPALIVE_SECONDS, max_idle_connections, request_error
 from ..http.parser import BadRequest, RequestHead
@@ -59,6 +60,7 @@ class HttpTransport:
             instrumentation see them. By default set by `AGENT_HTTP` and `agent.testing.use_httpx`.
     """
 
+    @errors.hide_arguments
     def __init__(
         self,
         *,
@@ -90,6 +92,7 @@ class HttpTransport:
         self._closing = weakref.finalize(self, _close_all, self._direct, self._clients, self._pid)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"  # a proxy URL may hold a password
 
@@ -408,6 +411,7 @@ class HttpClientTransport:
             raise errors.ConfigurationError("http_client is empty.", field="http_client", fix=_FIX)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
-from ..http.exchange import check_status, describe, is_certificate_error, map_error
+from ..http.exchange import check_status, connection_error, describe, list_causes, map_error
 from ..http.parser import decompressor_for
 from .threaded import Head, Stepper, Steps, acollect, collect, connect_timeout_error, open_body
 
@@ -152,7 +152,7 @@ class _ClientBody(AsyncBody):
         self._response = response
         self._request = request
         self._decode = _Decoder(response, head.headers)
-        self._chunks: AsyncIterator[bytes] = self._decode.chunks_async(response)
+        self._chunks: AsyncGenerator[bytes, None] = self._decode.chunks_async(response)
         self._taken = 0
 
     @override
@@ -173,12 +173,13 @@ class _ClientBody(AsyncBody):
 
     @override
     async def aclose(self) -> None:
+        await _aclose(self._chunks)  # a finalizer would close it in a task of its own
         await _aclose(self._response)
 
 
-async def _aclose(response: Any) -> None:
+async def _aclose(resource: Any) -> None:
     with suppress(Exception):  # errors while closing are irrelevant
-        await response.aclose()
+        await resource.aclose()
 
 
 class _Decoder:
@@ -399,7 +400,10 @@ def _cause_of(error: Exception) -> BaseException | None:
     """The cause to chain; None for errors that may quote a header, and so a key."""
     if isinstance(error, errors.AgentError):
         return error.__cause__
-    return None if _names(error) & _UNSENDABLE else error
+    if _names(error) & _UNSENDABLE:
+        return None
+    # A failed connection has one cause that says something: the socket's error.
+    return next((cause for cause in reversed(list_causes(error)) if isinstance(cause, OSError)), error)
 
 
 def _names(error: Exception) -> set[str]:
@@ -420,11 +424,11 @@ def _map_client_error(error: Exception, request: WireRequest) -> Exception:
     if "TimeoutException" in names:
         return errors.TimeoutError(describe(error, request))
     if "ProxyError" in names:
-        return errors.ConnectionError(describe(error, request), retryable=False)
+        return connection_error(error, request, retryable=False)
     if "DecodingError" in names:
         return errors.ProtocolError(describe(error, request))
     if names & {"TransportError", "StreamError"}:
-        return errors.ConnectionError(describe(error, request), retryable=not is_certificate_error(error))
+        return connection_error(error, request)
     if type(error).__module__.startswith("socksio"):  # an optional package
         return errors.ConnectionError(f"invalid SOCKS reply: {describe(error, request)}", retryable=False)
     if isinstance(error, RuntimeError) and "closed" in str(error):
@@ -437,8 +441,6 @@ def _map_client_error(error: Exception, request: WireRequest) -> Exception:
 
 
 def _is_out_of_files(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE) for cause in list_causes(error)
+    )

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
+from ..errors import printable
 from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
 from .event_stream import EventStreamConverter, is_event_stream
@@ -291,6 +292,7 @@ class SdkTransport:
         self._home: weakref.ref[Any] | None = None
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._kind.name})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -97,9 +97,15 @@ def check_options(
             )
 
 
-def _suggest(name: str, known: Collection[str]) -> str:
-    from difflib import get_close_matches  # lazy: only misspelled options need it
+def find_similar(name: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """Return the names that are most similar to a misspelled one, best first."""
+    from difflib import get_close_matches  # lazy: only misspelled names need it
 
+    spelled = {one.lower(): one for one in known}
+    return [spelled[match] for match in get_close_matches(name.lower(), spelled, n=count)]
+
+
+def _suggest(name: str, known: Collection[str]) -> str:
     names = next((group for group in _SYNONYMS if name in group), (name,))
     for synonym in names:
         if synonym in known:
@@ -108,8 +114,11 @@ def _suggest(name: str, known: Collection[str]) -> str:
         if (found := next((synonym for synonym in names if synonym in options), None)) is not None:
             renamed = "" if found == name else f"Its name is {found}. "
             return renamed + place.format(found)
-    if similar := get_close_matches(name, known, n=1):
+    if similar := find_similar(name, known):
         return f"Did you mean {similar[0]}?"
+    for options, place in _PLACES:
+        if similar := find_similar(name, options):
+            return f"Did you mean {similar[0]}? {place.format(similar[0])}"
     return f"Use one of {', '.join(sorted(known))}."
 
 
@@ -125,7 +134,9 @@ def check_keywords(owner: str) -> Callable[[F], F]:
         @wraps(target)
         def call(*args: Any, **options: Any) -> Any:
             if not known.issuperset(options):
-                check_options(options, known, owner)
+                names = dict.fromkeys(options)
+                options.clear()  # values may be secret, and would stay in this frame
+                check_options(names, known, owner)
             return target(*args, **options)
 
         return cast(F, call)

@@ -58,8 +58,23 @@ class PlainFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # Any: functions of every signature become tools
 
 
-ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | RequestTool"
-"""A tool, a function, or a description of a tool."""
+class ToolObject(Protocol):
+    """An object that describes itself as a tool, and is called with its input."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...  # Any: a JSON schema
+
+    def __call__(self, input: Any, /) -> Any: ...  # Any: values and awaitables of every type
+
+
+ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | ToolObject | RequestTool"
+"""A tool, a function, a callable object, or a description of a tool."""
 AnyTool: TypeAlias = "ToolLike | HasSpec"
 """A tool with any dependencies, or an object with a ToolSpec in `spec`."""
 
@@ -389,9 +404,21 @@ def document_options(options: type[Mapping[str, object]]) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         with suppress(OSError):  # there is no source
+            types = {name: annotation.__forward_arg__ for name, annotation in options.__annotations__.items()}
             docs = option_docs()[options.__name__].items()
-            lines = [f"    {name}: {' '.join(doc.split())}" for name, doc in docs]
+            lines = [f"    {name} ({types[name]}): {' '.join(doc.split())}" for name, doc in docs]
             method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Options:", *lines])
         return method
+
+    return decorate
+
+
+def document_like(method: Callable[..., Any]) -> Callable[[F], F]:  # Any: methods of every signature
+    """Append arguments, errors and options of another method to the docstring of a method, for `help`."""
+
+    def decorate(other: F) -> F:
+        _, args, rest = (method.__doc__ or "").partition("\nArgs:")
+        other.__doc__ = f"{other.__doc__}\n{args}{rest}"
+        return other
 
     return decorate

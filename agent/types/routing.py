@@ -10,6 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
+from ..errors import printable
 from ._base import Value, align_columns
 from .messages import Seconds
 from .usage import Priced, Usage
@@ -84,8 +85,8 @@ class Candidate(Value, frozen=True):
     """Why the target has this rank or was excluded."""
     score: float | None = None
     """Score of the strategy, if numeric; lower is better."""
-    health: str = "closed"
-    """State of the circuit breaker: closed, degraded, open or half-open."""
+    health: str = "ok"
+    """`ok`, `degraded`, `half-open` or `open`, the state of the circuit breaker; or `no key`."""
 
 
 _CANDIDATES = ("place", "target", "health", "score", "reason")
@@ -114,6 +115,7 @@ class Route(tuple[Attempt, ...]):
         return self._candidates
 
     @override
+    @printable
     def __str__(self) -> str:
         parts = [candidates_table(self.candidates)] if self.candidates else []
         parts.append(attempts_table(self))

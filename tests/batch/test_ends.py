@@ -236,7 +236,7 @@ def test_the_money_is_counted_and_ends_the_batch(way: Way) -> None:
     result = way.batch(agent, list("abcdefgh"), concurrency=1, max_cost=1.0, on_progress=told.append)
     assert transport.begun == 4
     assert result.cost == pytest.approx(1.0)
-    assert [round(progress.cost, 2) for progress in told[:4]] == [0.25, 0.5, 0.75, 1.0]
+    assert [round(progress.known_cost, 2) for progress in told[:4]] == [0.25, 0.5, 0.75, 1.0]
     assert result.usage.total_tokens == 60 == result.progress.tokens
     assert result.stopped == "max_cost: $1.000000 of $1 is spent"
     assert [item.ok for item in result] == [True] * 4 + [False] * 4

@@ -40,7 +40,7 @@ def test_progress_adds_up(way: Way) -> None:
         (BatchProgress(done=10, elapsed=5.0), None, "10 done, $0.0000, 2.0/s"),
         (BatchProgress(done=10, total=40, elapsed=5.0), 15.0, "10 of 40 done, $0.0000, 2.0/s, 0:15 left"),
         (
-            BatchProgress(done=10, total=40, elapsed=5.0, earlier=20, failed=1, cost=0.5, unpriced=2),
+            BatchProgress(done=10, total=40, elapsed=5.0, earlier=20, failed=1, known_cost=0.5, unpriced=2),
             5.0,
             "30 of 40 done, 1 failed, $0.5000 and 2 without a price, 2.0/s, 0:05 left",
         ),

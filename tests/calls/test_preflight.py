@@ -303,3 +303,10 @@ def test_a_setting_that_a_reasoning_model_refuses_is_warned_about() -> None:
     report = Agent("openai-responses:gpt-5", api_key=KEY).check("Hello", temperature=0.5)
     assert report.ok
     assert any("temperature" in warning for warning in report.warnings)
+
+
+def test_the_range_of_an_estimate_is_plausible() -> None:
+    report = Agent("openai:gpt-5", api_key="k").check("hello world")
+    assert report.tokens is not None
+    assert 1 <= report.tokens.low <= report.tokens.tokens <= report.tokens.high < 50
+    assert f"{report.tokens.tokens} ({report.tokens.low} to {report.tokens.high}) tokens of 400,000" in str(report)

@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 import webbrowser
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,24 @@ SECRET = "sk-verysecretkey123456"
 # Models
 
 
-def test_models_are_listed_with_what_is_known() -> None:
+def test_models_are_listed_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     done = run("models", "gpt-4o-mini", "--provider", "openai")
     head, *lines = done.out.splitlines()
     assert head.split() == ["model", "context", "in", "$/M", "out", "$/M", "capabilities", "max", "output", "retires"]
     row = next(line for line in lines if line.startswith("openai:gpt-4o-mini "))
     assert row.split()[:4] == ["openai:gpt-4o-mini", "128k", "0.15", "0.60"]
     assert "tools vision schema" in row
+
+
+def test_retired_models_are_hidden_and_the_list_fits_the_terminal() -> None:
+    lines = run("models").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    everything = json.loads(run("models", "--retired", "--json").out)
+    today = datetime.now(UTC).date().isoformat()
+    retired = [f"{model['provider']}:{model['model']}" for model in everything if model.get("retires", "9") <= today]
+    assert retired
+    assert not set(retired) & {line.split()[0] for line in lines}
 
 
 @pytest.mark.parametrize(

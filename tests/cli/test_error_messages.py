@@ -80,7 +80,7 @@ def test_a_route_that_failed_names_each_model_once(monkeypatch: pytest.MonkeyPat
     assert re.match(r"error: No model answered \(.*\)\.\n", done.err)
     assert re.sub(" {2,}", " ", done.err).splitlines()[1:] == [
         f" {MODEL} no such model",
-        " anthropic:claude-sonnet-5 There is no key for 'anthropic': set the environment variable ANTHROPIC_API_KEY.",
+        " anthropic:claude-sonnet-5 There is no key for 'anthropic'. Set the environment variable ANTHROPIC_API_KEY.",
     ]
     assert max(len(line) for line in seen.decode().splitlines()) <= 60
 
@@ -88,13 +88,16 @@ def test_a_route_that_failed_names_each_model_once(monkeypatch: pytest.MonkeyPat
 def test_a_route_without_any_key_is_a_matter_of_setup() -> None:
     done = run("run", "-m", "openai:gpt-5", "-m", "anthropic:claude-sonnet-5", "hi")
     assert done.code == ExitCode.SETUP
-    assert done.err.count("set the environment variable") == 2
+    assert done.err.count("Set the environment variable") == 2
 
 
 def test_a_server_that_is_not_there_can_be_looked_for() -> None:
     done = run("run", "-m", MODEL, "--base-url", "http://127.0.0.1:9/v1", "hi")
     assert done.code == ExitCode.FAILED
-    assert done.err.splitlines()[1:] == ["fix: Test the connections with: agent doctor --reach"]
+    assert done.err.splitlines()[1:] == [
+        "fix: Is openai-chat running? Start it, or pass its address as --base-url. "
+        "Test the connections with: agent doctor --reach"
+    ]
 
 
 def test_what_a_vendor_says_about_a_failure_is_told_and_nothing_that_is_known() -> None:

@@ -131,7 +131,7 @@ def test_forks_of_forks_are_one_family_and_names_are_numbered(kept: ChatRunner) 
 
 
 def test_what_is_not_known_is_not_counted_as_nothing() -> None:
-    free, unknown = SpendingTotal(cost=0.0, responses=1), SpendingTotal(responses=1, unpriced=1)
-    assert free.known_cost == 0.0
-    assert unknown.known_cost is None
-    assert (free + unknown).known_cost == 0.0
+    free, unknown = SpendingTotal(known_cost=0.0, responses=1), SpendingTotal(responses=1, unpriced=1)
+    assert free.cost == 0.0
+    assert unknown.cost is None
+    assert (free + unknown).cost is None

@@ -177,6 +177,47 @@ def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carri
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
+SPAWNER = """
+import asyncio, multiprocessing, sys
+from agent import Agent
+
+def ask(agent):
+    async def both():
+        return (await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text
+    return (agent.complete("hi").text, agent.stream("hi").collect().text, *asyncio.run(both()))
+
+if __name__ == "__main__":
+    agent = Agent("openai-chat:m", api_key="k", base_url=sys.argv[1], max_retries=0, transport=sys.argv[2])
+    assert agent.complete("hi").text == "hello"
+    stream = iter(agent.stream("hi"))
+    next(stream)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for answers in pool.map(ask, [agent, agent, agent]):
+            assert answers == ("hello", "t0 t1 t2 ") * 2, answers
+    list(stream)
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_spawned_processes_use_an_agent_beside_their_parent(
+    vendor: LoopbackServer, carrier: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPAWNER)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program), f"{vendor.url}/v1", carrier],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "sk-env"},
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+    keys = {dict(request.headers)[b"authorization"] for request in vendor.requests}
+    assert keys == {b"Bearer k", b"Bearer sk-env"}, "the parent's key was not pickled"
+
+
 def test_an_agent_can_be_pickled_without_its_key_or_connections(
     vendor: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

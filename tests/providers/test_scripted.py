@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from pydantic import BaseModel
 
-from agent import Agent, ToolSpec, errors
+from agent import Agent, RetryConfig, ToolSpec, errors
 from agent.engine.wire import Answer
 from agent.providers.scripted import generate_example
 from agent.testing import Script, ScriptedTransport, scripted_agent
@@ -70,6 +70,13 @@ def test_a_script_that_is_used_up_says_so() -> None:
     agent.complete("hi")
     with pytest.raises(errors.BadRequestError, match="no more lines"):
         agent.complete("hi")
+
+
+def test_a_script_that_is_used_up_does_not_hide_the_failure() -> None:
+    with pytest.raises(errors.OverloadedError, match="busy"):
+        scripted_agent(errors.OverloadedError("busy"), retry=RetryConfig(initial_delay=0.0)).complete("hi")
+    with pytest.raises(errors.BadRequestError, match="no more lines for 'That answer does not fit"):
+        scripted_agent("no JSON").json("hi", schema=list[int])
 
 
 def test_without_lines_it_echoes_what_it_was_told() -> None:

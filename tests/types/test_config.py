@@ -99,10 +99,12 @@ def test_a_mask_reads_back_as_no_key() -> None:
     ],
 )
 def test_no_error_about_a_config_tells_the_key(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # pydantic's, or ours for an unknown name
         AgentConfig(**{"provider": "openai", **fields})
     error = caught.value
-    said = [str(error), repr(error), str(error.errors()), error.json(), "".join(traceback.format_exception(error))]
+    said = [str(error), repr(error), "".join(traceback.format_exception(error))]
+    if isinstance(error, ValidationError):
+        said += [str(error.errors()), error.json()]
     for text in said:
         assert "4f9a" not in text.replace('"apikey": LATIN_KEY', "")
 
@@ -160,7 +162,6 @@ def test_a_key_that_cannot_be_sent_is_refused(key: str, complaint: str) -> None:
         ("headers", {"a b": "c"}),
         ("headers", {"a": 1}),
         ("headers", {"a": "b\0"}),
-        ("unknown", 1),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(field: str, value: Any) -> None:

@@ -202,7 +202,6 @@ def test_messages_match_by_position() -> None:
         ("tools", [5]),
         ("tools", [{}]),
         ("tools", [{"name": "not a name"}]),
-        ("temprature", 1),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(field: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import get_args
 
@@ -57,9 +58,11 @@ def test_every_option_has_a_docstring() -> None:
 def test_help_lists_options_errors_and_an_example(method: str, group: type) -> None:
     text = inspect.getdoc(getattr(Agent, method)) or ""
     for option, meaning in options.option_docs()[group.__name__].items():
-        assert f"    {option}: {' '.join(meaning.split())}" in text
+        assert re.search(rf"    {option} \(.+\): {re.escape(' '.join(meaning.split()))}", text)
     assert "Raises:" in text
     assert "```python" in text
+    if (other := getattr(Agent, f"a{method}", None)) is not None:
+        assert text.partition("Args:")[2] in (inspect.getdoc(other) or "")
 
 
 def test_the_reference_lists_the_options() -> None:

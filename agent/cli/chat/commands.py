@@ -113,9 +113,9 @@ def _cost(repl: ChatRepl, argument: str) -> None:
 
 
 def _format_cost(spending: SpendingTotal) -> str:
-    if spending.known_cost is None:
-        return "unknown" if spending.responses else "$0"
-    return f"{terminal.format_dollars(spending.cost)}{' and more' if spending.unpriced else ''}"
+    if spending.unpriced and spending.unpriced == spending.responses:
+        return "unknown"
+    return f"{terminal.format_dollars(spending.known_cost)}{' and more' if spending.unpriced else ''}"
 
 
 def _history(repl: ChatRepl, argument: str) -> None:

@@ -28,25 +28,25 @@ _PAGE_SIZE = 200
 
 @dataclass(frozen=True)
 class SpendingTotal:
-    """Tokens and dollars of some responses. `cost` excludes the `unpriced` ones."""
+    """Tokens and dollars of some responses. `known_cost` excludes the `unpriced` ones."""
 
     usage: Usage = field(default_factory=Usage)
-    cost: float = 0.0
+    known_cost: float = 0.0
     responses: int = 0
     unpriced: int = 0
 
     def __add__(self, other: SpendingTotal) -> SpendingTotal:
         return SpendingTotal(
             self.usage + other.usage,
-            self.cost + other.cost,
+            self.known_cost + other.known_cost,
             self.responses + other.responses,
             self.unpriced + other.unpriced,
         )
 
     @property
-    def known_cost(self) -> float | None:
-        """The cost; None if no response has a price."""
-        return None if self.unpriced == self.responses else self.cost
+    def cost(self) -> float | None:
+        """The cost; None if the price of a response is unknown."""
+        return None if self.unpriced else self.known_cost
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def summarize_record(record: SessionRecord) -> SessionSummary:
         turns=len(questions),
         model=models[-1] if models else ", ".join(map(str, record.metadata.get(MODELS) or ())),
         updated_at=record.updated_at,
-        cost=sum_spending(nodes).known_cost,
+        cost=sum_spending(nodes).cost,
         forked_from=str(forked_from) if forked_from else None,
     )
 

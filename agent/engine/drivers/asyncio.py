@@ -147,7 +147,8 @@ class AioRun:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle
+                    # An exception kept in a frame that it references is a cycle, and a reply may quote a key.
+                    error = reply = None
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -156,7 +157,7 @@ class AioRun:
                 try:
                     reply = await (self._read(effect) if type(effect) is Read else self._perform(effect))
                 except Exception as raised:
-                    reply, error = None, raised
+                    error = raised
         except _Closed:
             return None
         except BaseException:

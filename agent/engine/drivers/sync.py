@@ -149,7 +149,8 @@ class SyncRun:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle
+                    # An exception kept in a frame that it references is a cycle, and a reply may quote a key.
+                    error = reply = None
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -158,7 +159,7 @@ class SyncRun:
                 try:
                     reply = self._read(effect) if type(effect) is Read else self._perform(effect)
                 except Exception as raised:
-                    reply, error = None, raised
+                    error = raised
         except BaseException:
             self.close()
             raise

@@ -141,15 +141,13 @@ class ChatCodec(CodecBase):
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         model = body.get("model") or request.model or ""
         first, *others = body["choices"]
+        alternatives: list[AgentResponse] = []
         if others:
             first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
-        head = {"id": body.get("id")}
-        alternatives = [
-            AgentResponse(
-                provider=self.name, model=model, **MessageReader(self.dialect, request, model).read_choice(choice, head)
-            )
-            for choice in others
-        ]
+            head = {"id": body.get("id")}
+            for choice in others:
+                fields = MessageReader(self.dialect, request, model).read_choice(choice, head)
+                alternatives.append(AgentResponse(provider=self.name, model=model, **fields))
         return AgentResponse(
             provider=self.name,
             model=model,

@@ -290,13 +290,14 @@ def read_reasoning(message: Mapping[str, Any]) -> str:
     plain = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(plain, str) and plain:
         return plain
-    details = message.get("reasoning_details") or message.get("thinking_blocks") or ()
-    texts = (
+    details = message.get("reasoning_details") or message.get("thinking_blocks")
+    if not details:
+        return ""
+    return "".join(
         detail.get("text") or detail.get("summary") or detail.get("thinking") or ""
         for detail in details
         if isinstance(detail, dict)
     )
-    return "".join(texts)
 
 
 def read_citations(annotations: Iterable[Mapping[str, Any]], body: Mapping[str, Any]) -> tuple[Citation, ...]:
@@ -374,7 +375,8 @@ def read_metadata(body: Mapping[str, Any], choice: Mapping[str, Any], message: M
     for key in _STOP_KEYS:
         if isinstance(vendor.get(key), str):
             stop = vendor.pop(key)
-    return {"service_tier": tier if isinstance(tier, str) else None, "stop_sequence": stop, "vendor": vendor}
+    fields: JsonDict = {"service_tier": tier if isinstance(tier, str) else None, "stop_sequence": stop}
+    return {**fields, "vendor": vendor} if vendor else fields
 
 
 def keep_others(kept: JsonDict, data: Mapping[str, Any], read: frozenset[str]) -> None:
