@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ExtraValue(Value, frozen=True):
-    """Base class of values whose dicts may have unknown keys: those of a vendor, which are kept in `extra`."""
+    """Base class of values that keep unknown keys of their dicts, those of a vendor, in `extra`."""
 
     if not TYPE_CHECKING:
 
