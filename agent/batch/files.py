@@ -28,6 +28,7 @@ from ..errors import (
     QuotaExceededError,
     RoutingError,
     TimeoutError,
+    printable,
 )
 from ..types import AgentResponse
 from .ledger import Ledger
@@ -75,6 +76,7 @@ class FileReport:
         return self.total - self.answered - self.failed
 
     @override
+    @printable
     def __str__(self) -> str:
         text = f"{self.answered} of {self.total} answered, {self.failed} failed"
         return f"{text}, {self.left} left" if self.left else text
@@ -335,10 +337,10 @@ def _ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | No
                 "With a stream as target, failures go to the stream too.", field="failures", fix="Remove it."
             )
         return Ledger.to_stream(target)
-    answers = Path(target)
+    answers = Path(os.fsdecode(target))
     if answers.is_dir():
         raise ConfigurationError(f"{answers} is a directory.", field="target", fix="Pass a file.")
-    failing = Path(failures) if failures is not None else default_failures_path(answers)
+    failing = Path(os.fsdecode(failures)) if failures is not None else default_failures_path(answers)
     names = {"target": answers, "failures": failing}
     if isinstance(source, str | os.PathLike):
         names = {"source": Path(source), **names}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 from typing_extensions import override
 
 from .. import errors
-from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, mask_call_options, read_request
 from ..engine.context import ambient_deadline
-from ..errors import AgentError
+from ..errors import AgentError, printable
 from ..types import AgentRequest, AgentResponse, Message, Usage
 from ..types.option_errors import check_options
 from ..types.response import OutputT
@@ -97,6 +97,7 @@ class BatchProgress:
         return left * self.elapsed / self.done
 
     @override
+    @printable
     def __str__(self) -> str:
         of_all = "" if self.total is None else f" of {self.total}"
         parts = [f"{self.earlier + self.done}{of_all} done"]
@@ -191,6 +192,7 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
         return [item.unwrap() for item in self._items]
 
     @override
+    @printable
     def __repr__(self) -> str:
         stopped = f", stopped: {self.stopped}" if self.stopped else ""
         return f"BatchResult({self.progress}{stopped})"
@@ -252,6 +254,7 @@ _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 
 def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
     """Return the function that sends a request, and the options. Raise configuration errors."""
+    mask_call_options(given)
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     check_options(overrides, REQUEST_OPTIONS, "A batch", CALL_OPTIONS | _NAMES)

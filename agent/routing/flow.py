@@ -31,6 +31,7 @@ from ..engine.flow import (
     Spawn,
     Wait,
 )
+from ..errors import printable
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Message, StreamEvent, TextContent, Value
 from ..types.routing import candidates_table
 from .failure_policy import NextStep
@@ -185,6 +186,8 @@ def _admit_ranked(
         if shared is None:
             admission = state.admit(ranked[index].target, now, reason=ranked[index].reason, panic=panic)
             position = 0
+            if admission is None:
+                excluded.append((ranked[index].target, Exclusion("another call took its capacity", _POLL_SECONDS)))
         else:
             while end < len(ranked) and not state.is_charged(ranked[end].target):
                 end += 1
@@ -438,6 +441,7 @@ class Explanation(Value, frozen=True):
         return {one.target: one.reason or "" for one in self.candidates if one.place is None}
 
     @override
+    @printable
     def __str__(self) -> str:
         needs = f"needs: {', '.join(self.needs)}\n\n" if self.needs else ""
         return needs + candidates_table(self.candidates)

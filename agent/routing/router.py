@@ -17,7 +17,7 @@ from ..client import Client
 from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import Transport
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, hide_arguments, printable
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types._base import validate_with
@@ -197,6 +197,7 @@ class Router(Client):
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     @override
+    @hide_arguments
     def with_config(self, **changes: Unpack[RouterChanges]) -> Router:
         """Return a router with changed settings, which shares the state of its targets.
 
@@ -288,6 +289,7 @@ class Router(Client):
         return _rebuild, ([_describe_target(target) for target in self.targets], self._options)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Router([{', '.join(target.name for target in self.targets)}])"
 

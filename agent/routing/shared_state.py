@@ -16,6 +16,7 @@ from .. import errors
 from ..engine.flow import Flow, Query
 from ..models.prices import to_dollars, to_units
 from ..types.routing import SpendLimit
+from .limits import SpendRefusal
 from .outbox import SYNC_SECONDS, Outbox
 from .request_profile import Exclusion
 from .router_state import (
@@ -175,12 +176,12 @@ class SharedState:
             target = one.target
             limit, breaker = target.limit, target.health.breaker
             probes = not panic and breaker.opened_at is not None and breaker.is_due(now)
-            cost = target.max_price(state.profile.request_for(target)) if self.limits else None
+            cost = state.profile.estimate_cost(target) if self.limits else None
             claims.append(
                 Claim(
                     target.shared_name,
                     state.count_tokens(target),
-                    _to_nanodollars(cost or 0.0),
+                    0 if cost is None else _to_nanodollars(cost.maximum),
                     limit.rpm or 0,
                     limit.tpm or 0,
                     limit.concurrency or 0,
@@ -206,14 +207,10 @@ class SharedState:
         seconds = None if refusal.wait < 0 else refusal.wait
         if refusal.reason in ("spent", "held"):
             limit = self.limits[refusal.account]
-            owner = "" if limit.per is None else f" of {limit.per}={state.request.metadata.get(limit.per)!r}"
-            left, held = refusal.left * _UNITS, refusal.held * _UNITS
-            return Exclusion(
-                f"${to_dollars(max(0, left)):.6f} is left of the limit of ${limit.dollars:g}{owner}, "
-                f"and ${to_dollars(held):.6f} is held by requests in flight",
-                seconds,
-                money=True,
-            )
+            value = None if limit.per is None else state.request.metadata.get(limit.per)
+            reserved = to_dollars(refusal.held * _UNITS)
+            spent = limit.dollars - to_dollars(refusal.left * _UNITS) - reserved
+            return Exclusion(str(SpendRefusal(limit, value, spent, reserved, seconds)), seconds, money=True)
         if refusal.reason == "lost":
             return Exclusion("the shared state lost its data; restore the amounts spent", money=True)
         if refusal.reason == "probe":

@@ -59,8 +59,23 @@ class PlainFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # Any: functions of every signature become tools
 
 
-ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | RequestTool"
-"""A tool, a function, or a description of a tool."""
+class ToolObject(Protocol):
+    """An object that describes itself as a tool, and is called with its input."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...  # Any: a JSON schema
+
+    def __call__(self, input: Any, /) -> Any: ...  # Any: values and awaitables of every type
+
+
+ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | ToolObject | RequestTool"
+"""A tool, a function, a callable object, or a description of a tool."""
 AnyTool: TypeAlias = "ToolLike | HasSpec"
 """A tool with any dependencies, or an object with a ToolSpec in `spec`."""
 

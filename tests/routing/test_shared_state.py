@@ -352,7 +352,7 @@ def test_routers_share_a_budget(routers: Callable[..., tuple[Router, ...]], regi
         sync_all(*made)
     assert outcomes(runs) == {"ok": 5, "BudgetExceededError": 3}
     assert [router.get_spend() for router in made] == [5.0, 5.0]
-    with pytest.raises(errors.BudgetExceededError, match=r"\$0.000000 is left of the limit of \$5"):
+    with pytest.raises(errors.BudgetExceededError, match=r"\$0.000000 is available"):
         simulate(simulation, made[0], "hi")
 
 
