@@ -56,6 +56,8 @@ class WireRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the codec about dropped data, for the response."""
     method: str = "POST"
+    once: bool = False
+    """Whether the request must not be repeated, not even after an idle connection turned out to be closed."""
 
 
 @dataclass(slots=True, eq=False)

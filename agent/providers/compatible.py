@@ -18,6 +18,7 @@ from .openai_chat.dialect import (
     OPENAI_REFUSALS,
     OPENAI_THINKING,
     STRICT_IDS,
+    BatchDialect,
     CacheMarks,
     CallIds,
     Fragment,
@@ -98,6 +99,7 @@ ROWS: tuple[Dialect, ...] = (
         call_ids=OPENAI.call_ids,
         refusals=True,
         capabilities=_can(documents=True, audio=True),
+        batch=BatchDialect(max_requests=100_000),
     ),
     Dialect(
         name="baseten",
@@ -221,6 +223,7 @@ ROWS: tuple[Dialect, ...] = (
             Thinking({}),
         ),
         refused=(("", frozenset(("logprobs", "name"))),),
+        batch=BatchDialect(max_bytes=100_000_000),
     ),
     Dialect(
         name="huggingface",
@@ -277,6 +280,7 @@ ROWS: tuple[Dialect, ...] = (
         user_after_tool=False,
         session_key="prompt_cache_key",
         refused=(("", frozenset(("logprobs", "name"))),),
+        batch=BatchDialect(batches_path="/batch/jobs", job_form=True),
     ),
     Dialect(
         name="moonshot",
@@ -392,6 +396,14 @@ ROWS: tuple[Dialect, ...] = (
             switch({"reasoning": {"enabled": True}}, {"reasoning": {"enabled": False}}),
         ),
         refused=(("", frozenset(("parallel_tool_calls",))),),
+        batch=BatchDialect(
+            max_bytes=100_000_000,
+            discount=None,  # half the price for some models only
+            upload_path="/files/upload",
+            purpose="batch-api",
+            named_files=True,
+            metadata=False,
+        ),
     ),
     Dialect(
         name="vercel",

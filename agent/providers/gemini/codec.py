@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -45,6 +45,9 @@ from .models import (
 )
 from .response import ResponseReader
 from .stream import GeminiDecoder
+
+if TYPE_CHECKING:
+    from .batches import GeminiBatches
 
 _RESERVED_KEYS = ("contents", "model")
 _MERGED_KEYS = ("generationConfig", "toolConfig")
@@ -326,3 +329,15 @@ class GeminiCodec(CodecBase):
             return int(parse_json(reply.body)["totalTokens"])
         except (ValueError, KeyError, TypeError, OverflowError):
             raise self._protocol_error("the token count is missing or not a number", reply, request) from None
+
+    def batch_api(self) -> GeminiBatches:
+        from ..batches import unsupported_batches  # lazy: only batch jobs need it
+        from .batches import GeminiBatches  # lazy: only batch jobs need it
+
+        if self.platform is not GEMINI_API:
+            raise unsupported_batches(
+                self.name,
+                "its batches read and write Cloud Storage or BigQuery, which this package cannot",
+                "Use batch(), or the provider gemini, which takes the same models with an API key.",
+            )
+        return GeminiBatches(self._root, self._headers)

@@ -113,6 +113,25 @@ STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 """Call ids that Claude and its hosts accept."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDialect:
+    """The Batch API as one vendor implements it. The defaults are OpenAI's."""
+
+    max_requests: int = 50_000
+    max_bytes: int = 200_000_000
+    discount: float | None = 0.5
+    batches_path: str = "/batches"
+    upload_path: str = "/files"
+    purpose: str = "batch"
+    named_files: bool = False
+    """Requires the file's name and type as fields of the upload."""
+    metadata: bool = True
+    """Accepts metadata for batches."""
+    job_form: bool = False
+    """Takes a list of files, the model and a timeout in hours, and omits method and URL in lines."""
+    page_size: int = 100
+
+
 def _capabilities() -> ProviderCapabilities:
     return ProviderCapabilities(
         streaming=True,
@@ -198,6 +217,8 @@ class Dialect:
     stream_usage: bool = True
     """Accepts `stream_options` to report usage at the end of a stream."""
 
+    batch: BatchDialect | None = None
+    """The vendor's Batch API, if it has one."""
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 
     def refuses(self, setting: str, model: str) -> bool:
@@ -255,6 +276,7 @@ OPENAI = Dialect(
     call_ids=CallIds(re.compile(r"[!-~]{1,40}")),
     refusals=True,
     file_ids=True,
+    batch=BatchDialect(),
 )
 
 UNKNOWN = Dialect(
@@ -267,6 +289,7 @@ UNKNOWN = Dialect(
     call_ids=STRICT_IDS,
     file_ids=True,
     video_urls=True,
+    batch=BatchDialect(),
 )
 """Unknown compatible servers, with the features of most servers.
 
