@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import Unpack, override
 
@@ -50,14 +50,26 @@ from .types import (
     ToolLoopConfig,
 )
 from .types._base import validate_with
+from .types.options import BatchJobOptions, document_options
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from .batch.jobs import BatchJob, BatchRequests
     from .calls.credentials import GetKey
     from .calls.output_modes import Plan
     from .calls.preflight import Report
     from .loop.hooks import Hooks
     from .middleware import Middleware
-    from .types.options import AnyTool, ConfigChanges, ConfigOptions, PreflightOptions
+    from .types.options import (
+        AnyTool,
+        ConfigChanges,
+        ConfigOptions,
+        JsonSchema,
+        OutputT,
+        OutputType,
+        PreflightOptions,
+    )
 
 
 class Agent(Client):
@@ -252,6 +264,70 @@ class Agent(Client):
         prepared = agent._prepare(AgentRequest(input=f"(response {response_id})"), changes)
         return agent, agent._compose(once, streaming=False), prepared
 
+    # Batch jobs
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    @document_options(BatchJobOptions)
+    def submit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Submit requests to the vendor's batch API, which answers within a day, usually at half the price.
+
+        The job outlives this process: any other continues it with `BatchJob.load(job.id)`.
+
+        Args:
+            requests: The requests, or a dict of requests by custom id.
+            schema: Schema of every output, as for `complete`.
+
+        Raises:
+            ConfigurationError: A request or option is invalid, or the vendor has no batch API. Nothing was sent.
+            AgentError: The submission failed. `result` of the error is the job; its `poll` continues.
+        """
+        from .batch.jobs import submit_job  # lazy: only batch jobs need it
+
+        agent, changes = self._select(options)
+        return submit_job(agent, requests, changes)
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    async def asubmit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Async version of `submit_batch`."""
+        from .batch.jobs import asubmit_job  # lazy: only batch jobs need it
+
+        agent, changes = self._select(options)
+        return await asubmit_job(agent, requests, changes)
+
     # Variants
 
     @override
@@ -367,8 +443,12 @@ class Agent(Client):
     def _counts_at_vendor(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or get_token_counter(self.provider) is not None)
 
+    def exchange_call(self, once: Callable[[Endpoint], Call]) -> Call:
+        """Return a call of another endpoint than that of responses, with the keys and retries of this agent."""
+        return retry(self._with_key(once), self.retry, self._retries)
+
     def _count_call(self) -> Call:
-        call = retry(self._with_key(count_tokens), self.retry, self._retries)
+        call = self.exchange_call(count_tokens)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .._missing_names import reject_names
 from .files import FileReport, run_file
+from .jobs import BatchCounts, BatchJob
 from .ledger import BatchFileError
 from .records import BatchAnswer, read_answers
 from .streams import AsyncBatchStream, BatchCancelled, BatchStream
@@ -23,10 +24,12 @@ __all__ = [
     "AsyncBatchStream",
     "BatchAnswer",
     "BatchCancelled",
+    "BatchCounts",
     "BatchFileError",
     "BatchInputError",
     "BatchInterrupted",
     "BatchItem",
+    "BatchJob",
     "BatchProgress",
     "BatchResult",
     "BatchStream",

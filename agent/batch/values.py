@@ -37,6 +37,8 @@ class BatchItem(Generic[OutputT]):
     """The request as passed in."""
     response: AgentResponse[OutputT] | None = None
     error: Exception | None = None
+    custom_id: str | None = None
+    """The id that the caller gave the request of a batch job."""
 
     @property
     def ok(self) -> bool:

@@ -116,8 +116,8 @@ class BatchApi(Protocol):
 
     def decode_results(self, data: bytes) -> Iterator[ItemResult]: ...
 
-    def cleanup(self, batch: str | None, files: Sequence[str]) -> list[WireRequest]:
-        """Encode requests that delete the batch and its files."""
+    def delete(self, reference: str) -> WireRequest:
+        """Encode the deletion of a file if the API has files, otherwise of a batch."""
         ...
 
 

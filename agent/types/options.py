@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from os import PathLike
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
@@ -220,6 +221,13 @@ class BatchOptions(CompleteOptions, total=False):
     """Stop after so many US dollars."""
     max_seconds: float | None
     """Stop after so many seconds."""
+
+
+class BatchJobOptions(CompleteOptions, total=False):
+    """Options of `submit_batch`. Those of requests apply to each request."""
+
+    folder: str | PathLike[str] | None
+    """Folder for the files of jobs. By default `batches` in AGENT_HOME, or in `~/.agent`."""
 
 
 class SessionOptions(TypedDict, total=False):

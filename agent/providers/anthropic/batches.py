@@ -97,8 +97,8 @@ class AnthropicBatches:
             status = _ITEM_STATUS.get(result["type"], "failed")
             yield ItemResult(item, status, _CODES.get(str(error.get("type")), 500), body.get("request_id"), body)
 
-    def cleanup(self, batch: str | None, files: Sequence[str]) -> list[WireRequest]:
-        return [] if batch is None else [self._get(f"/{quote(batch, safe='')}", method="DELETE")]
+    def delete(self, reference: str) -> WireRequest:
+        return self._get(f"/{quote(reference, safe='')}", method="DELETE")
 
     def _get(self, path: str, *, method: str = "GET") -> WireRequest:
         return WireRequest(f"{self._url}{path}", select_headers(self._headers, content_type=None), b"", method=method)

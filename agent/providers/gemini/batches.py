@@ -99,8 +99,8 @@ class GeminiBatches:
             status: ItemStatus = "cancelled" if code == 499 else "failed"
             yield ItemResult(item, status, code, body={"error": {**error, "code": code}})
 
-    def cleanup(self, batch: str | None, files: Sequence[str]) -> list[WireRequest]:
-        return [] if batch is None else [self._send(self._path(batch), "DELETE")]
+    def delete(self, reference: str) -> WireRequest:
+        return self._send(self._path(reference), "DELETE")
 
     def _path(self, batch: str) -> str:
         return f"batches/{quote(batch.removeprefix('batches/'), safe='')}"

@@ -163,12 +163,10 @@ class OpenAIBatches:
             status = "succeeded" if code == 200 else "failed"
             yield ItemResult(item, status, code, reply.get("request_id"), reply["body"])
 
-    def cleanup(self, batch: str | None, files: Sequence[str]) -> list[WireRequest]:
-        headers = select_headers(self._headers, content_type=None)
-        return [
-            WireRequest(f"{self._root}/files/{quote(file, safe='')}{self._query}", headers, b"", method="DELETE")
-            for file in files
-        ]
+    def delete(self, reference: str) -> WireRequest:
+        wire = self._get(f"/files/{quote(reference, safe='')}")
+        wire.method = "DELETE"
+        return wire
 
     def _get(self, path: str, **query: str) -> WireRequest:
         joined = f"{'&' if self._query else '?'}{urlencode(query)}" if query else ""
