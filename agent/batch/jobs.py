@@ -343,9 +343,9 @@ class BatchJob(Generic[OutputT]):
         )
         headers = {} if result.request_id is None else {"x-request-id": result.request_id}
         try:
-            if result.status != "succeeded":
-                if result.body is None and result.status != "failed":
-                    raise _item_error(result, provider.name, part.model)
+            if result.status in ("cancelled", "expired"):
+                raise _item_error(result, provider.name, part.model)
+            if result.status == "failed":
                 body = result.body if result.body is not None else {"error": part.error or {"message": "no result"}}
                 code = result.code if result.code >= 400 else 400
                 raise provider.decode_error(Reply(code, headers, to_json(body)), sent)
