@@ -66,11 +66,7 @@ class VendorServer:
             return self._anthropic(request, method, path.removeprefix("/messages/batches"), query)
         if path.startswith("/files"):
             return self._files(request, method, path.removeprefix("/files"))
-        if (
-            ":batchGenerateContent" in path
-            or path.startswith("/batches/g")
-            or (path == "/batches" and "pageSize" in query)
-        ):
+        if "v1beta/" in request.url:
             return self._gemini(request, method, path)
         return self._openai(request, method, path)
 
