@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .._missing_names import reject_names
 from .files import FileReport, run_file
+from .job_files import run_file_job
 from .jobs import BatchCounts, BatchJob
 from .ledger import BatchFileError
 from .records import BatchAnswer, read_answers
@@ -36,6 +37,7 @@ __all__ = [
     "FileReport",
     "read_answers",
     "run_file",
+    "run_file_job",
 ]
 
 if not TYPE_CHECKING:

@@ -173,6 +173,11 @@ class BatchJob(Generic[OutputT]):
         return BatchCounts(self._state.total, sum(part.succeeded for part in parts), sum(part.failed for part in parts))
 
     @property
+    def ended_parts(self) -> int:
+        """Number of batches at the vendor that have ended."""
+        return sum(part.stage in FINAL for part in self._state.parts)
+
+    @property
     def parts(self) -> tuple[str | None, ...]:
         """The vendor's ids of its batches, None for those that were not created yet."""
         return tuple(part.batch for part in self._state.parts)

@@ -20,7 +20,7 @@ from agent.models.prices import ServiceTier, price
 from agent.providers import load_provider
 from agent.providers.batches import get_batch_api
 from agent.types import AgentConfig, AgentRequest, Usage
-from tests.batch.test_jobs import FORMS, KEY, Desk, desk
+from tests.batch.job_desk import FORMS, KEY, Desk, desk
 from tests.providers.sdk_oracles import sdk_types
 
 __all__ = ["desk"]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -19,108 +12,24 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, errors, tool
-from agent.batch import BatchItem, BatchJob
+from agent.batch import BatchJob
 from agent.batch.job_state import JobFolder
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Redaction
 from agent.providers import register_provider
 from agent.providers.openai_chat import Dialect
 from agent.providers.openai_chat.dialect import BatchDialect
-from agent.testing import LoopbackServer, scripted_agent
+from agent.testing import scripted_agent
 from agent.types import AgentRequest
-from tests.batch.vendors import VendorServer, reject_bad, reply
+from tests.batch.job_desk import CREATE, FORMS, KEY, ROWS, Desk, Sync, calls, desk, texts
+from tests.batch.vendors import VendorServer, reply
 
-KEY = "sk-test-0123456789abcdef"
-FORMS = {
-    "openai:gpt-4.1-mini": "/v1",
-    "openai-chat:gpt-4o": "/v1",
-    "anthropic:claude-sonnet-4-5": "/v1",
-    "gemini:gemini-2.5-flash": "",
-}
-"""Base paths of the four request formats."""
-ROWS = {
-    "azure:gpt-4o": "/openai/v1",
-    "groq:llama-3.3-70b-versatile": "/openai/v1",
-    "mistral:mistral-small-latest": "/v1",
-    "together:Qwen/Qwen3.5-9B": "/v1",
-}
-CREATE = ("POST /batches", "POST /messages/batches", "POST /models/gemini-2.5-flash:batchGenerateContent")
+__all__ = ["calls", "desk"]
 
 
 class City(BaseModel):
     name: str
     country: str
-
-
-class Sync:
-    """Performs operations with blocking calls."""
-
-    def submit(self, agent: Agent, requests: Any, **options: Any) -> BatchJob[Any]:
-        return agent.submit_batch(requests, **options)
-
-    def run(self, job: BatchJob[Any], operation: str, **options: Any) -> Any:
-        return getattr(job, operation)(**options)
-
-    def results(self, job: BatchJob[Any], **options: Any) -> list[BatchItem[Any]]:
-        return list(job.results(**options))
-
-
-class Async(Sync):
-    """Performs operations on an event loop, each on another."""
-
-    def submit(self, agent: Agent, requests: Any, **options: Any) -> BatchJob[Any]:
-        return asyncio.run(agent.asubmit_batch(requests, **options))
-
-    def run(self, job: BatchJob[Any], operation: str, **options: Any) -> Any:
-        return asyncio.run(getattr(job, {"wait": "await_"}.get(operation, f"a{operation}"))(**options))
-
-    def results(self, job: BatchJob[Any], **options: Any) -> list[BatchItem[Any]]:
-        async def collect() -> list[BatchItem[Any]]:
-            return [item async for item in job.aresults(**options)]
-
-        return asyncio.run(collect())
-
-
-@pytest.fixture(params=[Sync, Async])
-def calls(request: pytest.FixtureRequest) -> Sync:
-    made: Sync = request.param()
-    return made
-
-
-class Desk:
-    """A vendor, a folder for jobs, and agents for both."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "jobs"
-        self.vendor = VendorServer(reject_bad)
-        self.vendor.clock = time.time()
-        self.server = LoopbackServer(self.vendor)
-
-    def agent(self, target: str, **options: Any) -> Agent:
-        path = {**FORMS, **ROWS}.get(target, "/v1")
-        return Agent(target, **{"base_url": self.server.url + path, "api_key": KEY, "max_retries": 0, **options})
-
-    def count(self, *calls: str) -> int:
-        return sum(call in calls for call in self.vendor.calls)
-
-    def age(self, job: BatchJob[Any], seconds: float) -> None:
-        """Let time pass since the latest attempt to create a batch."""
-        folder = JobFolder(self.folder, job.id)
-        state = folder.load()
-        for part in state.parts:
-            part.since -= seconds
-        folder.save(state)
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
-    yield made
-    made.server.close()
-
-
-def texts(items: list[BatchItem[Any]]) -> list[str | None]:
-    return [item.response.text if item.response else type(item.error).__name__ for item in items]
 
 
 # From submission to results
@@ -257,135 +166,6 @@ def test_waiting_ends_with_the_job_or_the_time(desk: Desk, calls: Sync) -> None:
         calls.run(job, "wait", interval=0.01, timeout=0.02)
     desk.vendor.end()
     assert calls.run(job, "wait", interval=0.01).ended
-
-
-# Crashes
-
-_SUBMIT = """
-import sys
-from agent import Agent
-target, base_url, folder = sys.argv[1:]
-agent = Agent(target, base_url=base_url, api_key="sk-test-0123456789abcdef", max_retries=0)
-agent.submit_batch(["one", "two"], folder=folder)
-"""
-
-
-def start_submission(desk: Desk, target: str) -> subprocess.Popen[bytes]:
-    base_url = desk.server.url + FORMS[target]
-    return subprocess.Popen([sys.executable, "-c", _SUBMIT, target, base_url, str(desk.folder)])
-
-
-def kill_at(desk: Desk, target: str, *at: str) -> None:
-    """Submit a job in another process, which is killed when the vendor has carried out a call."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def kill(call: str) -> None:
-        if call in at:
-            os.kill(processes[0].pid, signal.SIGKILL)
-
-    desk.vendor.fail = kill
-    processes.append(start_submission(desk, target))
-    assert processes[0].wait(60) == -signal.SIGKILL
-    desk.vendor.fail = lambda call: None
-
-
-def load_only_job(desk: Desk, target: str) -> BatchJob[Any]:
-    (path,) = desk.folder.iterdir()
-    return BatchJob.load(path.name, agent=desk.agent(target), folder=desk.folder)
-
-
-@pytest.mark.parametrize("target", FORMS)
-def test_a_batch_is_found_again_after_the_process_was_killed(target: str, desk: Desk, calls: Sync) -> None:
-    kill_at(desk, target, *CREATE)
-    job = load_only_job(desk, target)
-    assert job.status == "preparing"
-    calls.run(job, "poll")
-    assert job.status == "running"
-    assert desk.count(*CREATE) == 1, "it was not submitted twice"
-    desk.vendor.end()
-    assert texts(calls.results(calls.run(job, "poll"))) == ["You said: one", "You said: two"]
-
-
-def test_an_uploaded_file_is_found_again_after_the_process_was_killed(desk: Desk) -> None:
-    kill_at(desk, "openai:gpt-4.1-mini", "POST /files")
-    job = load_only_job(desk, "openai:gpt-4.1-mini").poll()
-    assert (desk.count("POST /files"), desk.count("POST /batches"), job.status) == (1, 1, "running")
-
-
-@pytest.mark.parametrize("target", FORMS)
-def test_a_creation_with_a_lost_reply_is_looked_up(target: str, desk: Desk, calls: Sync) -> None:
-    desk.vendor.fail = lambda call: reply({"error": {"message": "lost"}}, 503) if call in CREATE else None
-    with pytest.raises(errors.AgentError, match="lost") as raised:
-        calls.submit(desk.agent(target, max_retries=2), ["one"], folder=desk.folder)
-    job = raised.value.result
-    assert job.status == "preparing"
-    assert calls.run(job, "poll").status == "running"
-    assert desk.count(*CREATE) == 1
-
-
-@pytest.mark.parametrize("target", FORMS)
-def test_a_batch_that_was_not_created_is_submitted_after_a_minute(target: str, desk: Desk, calls: Sync) -> None:
-    desk.vendor.reject = lambda call: reply({"error": {"message": "busy"}}, 503) if call in CREATE else None
-    with pytest.raises(errors.OverloadedError) as raised:
-        calls.submit(desk.agent(target), ["one"], folder=desk.folder)
-    desk.vendor.reject = lambda call: None
-    job = raised.value.result
-    assert calls.run(job, "poll").status == "preparing", "the vendor may still create it"
-    assert desk.count(*CREATE) == 1
-    with pytest.raises(errors.ConnectionError, match="less than a minute"):
-        calls.run(job, "cancel")
-    desk.age(job, 61)
-    assert calls.run(job, "poll").status == "running"
-    assert (desk.count(*CREATE), desk.count("POST /files")) == (2, int("openai" in target))
-
-
-def test_a_rejected_creation_is_repeated_at_once(desk: Desk, calls: Sync) -> None:
-    desk.vendor.reject = lambda call: reply({"error": {"message": "slow down"}}, 429) if call in CREATE else None
-    with pytest.raises(errors.RateLimitError) as raised:
-        calls.submit(desk.agent("anthropic:claude-sonnet-4-5"), ["one"], folder=desk.folder)
-    desk.vendor.reject = lambda call: None
-    assert calls.run(raised.value.result, "poll").status == "running"
-
-
-def test_a_creation_is_never_repeated_on_a_stale_connection(desk: Desk) -> None:
-    dropped: list[str] = []
-
-    def drop(call: str) -> Answer | None:
-        if call in CREATE and not dropped:
-            dropped.append(call)
-            return Answer(failure=errors.ConnectionError("dropped"))
-        return None
-
-    desk.vendor.fail = drop
-    with pytest.raises(errors.AgentError) as raised:
-        desk.agent("openai:gpt-4.1-mini").submit_batch(["one"], folder=desk.folder)
-    raised.value.result.poll()
-    assert (desk.count(*CREATE), len(desk.vendor.batches)) == (1, 1)
-
-
-def test_without_names_batches_of_other_jobs_are_not_taken(desk: Desk) -> None:
-    agent = desk.agent("anthropic:claude-sonnet-4-5")
-    other = agent.submit_batch(["other"], folder=desk.folder)
-    desk.vendor.fail = lambda call: reply({"error": {"message": "lost"}}, 503) if call in CREATE else None
-    with pytest.raises(errors.AgentError) as raised:
-        agent.submit_batch(["one"], folder=desk.folder)
-    job = raised.value.result.poll()
-    assert job.parts == ("msgbatch_2",) != other.parts
-
-
-def test_several_possible_batches_are_left_to_the_caller(desk: Desk) -> None:
-    agent = desk.agent("anthropic:claude-sonnet-4-5")
-    agent.submit_batch(["other"], folder=desk.folder.with_name("elsewhere"))
-    desk.vendor.fail = lambda call: reply({"error": {"message": "lost"}}, 503) if call in CREATE else None
-    with pytest.raises(errors.AgentError) as raised:
-        agent.submit_batch(["one"], folder=desk.folder)
-    job = raised.value.result
-    with pytest.raises(errors.ConfigurationError, match=r"msgbatch_2, msgbatch_1.*adopt"):
-        job.poll()
-    desk.vendor.end()
-    job.adopt("msgbatch_1").poll()
-    with pytest.raises(errors.ProtocolError):  # ids of requests are unique across jobs
-        list(job.results())
 
 
 # Limits, files and errors

@@ -94,7 +94,7 @@ class VendorServer:
             content_type = dict(request.headers)[b"content-type"]
             form = message_from_bytes(b"content-type: " + content_type + b"\r\n\r\n" + request.body)
             fields: dict[str, Any] = {}
-            for part in form.get_payload():
+            for part in form.walk():
                 fields[str(part.get_param("name", header="content-disposition"))] = part
             payload = fields["file"].get_payload(decode=True)
             file = {
