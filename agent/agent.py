@@ -443,12 +443,12 @@ class Agent(Client):
     def _counts_at_vendor(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or get_token_counter(self.provider) is not None)
 
-    def exchange_call(self, once: Callable[[Endpoint], Call]) -> Call:
+    def _exchange_call(self, once: Callable[[Endpoint], Call]) -> Call:
         """Return a call of another endpoint than that of responses, with the keys and retries of this agent."""
         return retry(self._with_key(once), self.retry, self._retries)
 
     def _count_call(self) -> Call:
-        call = self.exchange_call(count_tokens)
+        call = self._exchange_call(count_tokens)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 

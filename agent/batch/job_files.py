@@ -19,7 +19,7 @@ from .files import FileReport, FileRun, open_input, open_ledger
 from .job_state import JobFolder
 from .jobs import BatchJob, check_agent, submit_job
 from .records import Line
-from .values import BatchInterrupted, BatchItem, BatchProgress, sum_attempts
+from .values import BatchInterrupted, BatchItem, BatchProgress, sum_item_attempts
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -42,7 +42,7 @@ def run_file_job(
     max_seconds: float = math.inf,
     on_status: Callable[[BatchJob[Any]], object] | None = None,
 ) -> FileReport:
-    """Send the lines of a file through the vendor's batch API, and write the responses. A second run resumes.
+    """Answer the lines of a file with the vendor's batch API. A second run resumes.
 
     Args:
         agent: The agent; not a router.
@@ -156,7 +156,7 @@ class _JobFileRun(FileRun):
     def _add(self, item: BatchItem, custom_id: str) -> None:
         self._write(item)
         del self._pending[custom_id]
-        cost, tokens, unpriced = sum_attempts(item)
+        cost, tokens, unpriced = sum_item_attempts(item)
         before = self._progress
         self._progress = replace(
             before,

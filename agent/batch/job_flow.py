@@ -1,12 +1,11 @@
 """Flows of batch jobs: submit, refresh, collect, cancel and clean up.
 
 Before a request that creates something, the intent is saved. After a crash, or if the reply of such a request was lost,
-the vendor is asked for the batch by name, uploaded file, or time and size, before anything is sent again.
+the flow searches the vendor's batches by name, uploaded file, or time and size, before it sends anything again.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +18,7 @@ from ..engine.wire import Limits, Reply, WireRequest, parse_json
 from ..providers.batches import BatchApi, ItemResult, VendorBatch, get_batch_api
 from ..providers.codec import SHAPE_ERRORS, describe_malformed
 from ..types import AgentRequest
-from .job_state import UNSENT, BatchPart, JobFolder, JobState, StoredRequest
+from .job_state import UNSENT, BatchPart, JobFolder, JobState, StoredRequest, get_unix_time
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -179,7 +178,7 @@ class JobFlow:
             part.stage = "uploaded"
             yield from self._save()
         before = part.stage
-        part.stage, part.since = "creating", time.time()
+        part.stage, part.since = "creating", get_unix_time()
         yield from self._save()
 
         def create(api: BatchApi) -> WireRequest:
@@ -212,7 +211,7 @@ class JobFlow:
         found = yield from self._look_up(f"{self._state.id}-{number}", part)
         if found is not None:
             part.update(found)
-        elif time.time() - part.since < SETTLE_SECONDS:
+        elif get_unix_time() - part.since < SETTLE_SECONDS:
             return False
         else:
             part.stage = "planned" if part.file is None else "uploaded"
@@ -317,7 +316,7 @@ class JobFlow:
 
             return call
 
-        reply: Reply = yield from self._agent.exchange_call(at)(_NO_REQUEST, Context())  # type: ignore[assignment]
+        reply: Reply = yield from self._agent._exchange_call(at)(_NO_REQUEST, Context())  # type: ignore[assignment]
         return reply
 
 

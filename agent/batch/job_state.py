@@ -1,7 +1,6 @@
-"""Files of a batch job: what was sent, what came back, and the step that was about to be taken.
+"""Files of a batch job: requests, results and the state, which includes the next step.
 
-A folder has three kinds of files: the requests, the state, which is replaced before and after each side effect, and the
-results of each part. None contains a key, and only their owner can read them.
+The state is replaced before and after each side effect. No file contains a key, and only its owner can read it.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -31,7 +31,10 @@ _VERSION = 1
 
 @dataclass(slots=True)
 class BatchPart:
-    """One batch at the vendor. A job has several if it exceeds the vendor's limits, or after a resubmission."""
+    """One batch at the vendor.
+
+    A job has several if it exceeds the vendor's limits, or after a resubmission.
+    """
 
     items: list[int]
     """Its requests by position. A request that is submitted again moves to another part."""
@@ -86,12 +89,12 @@ class JobFolder:
     """The files of one job."""
 
     def __init__(self, root: str | os.PathLike[str] | None, job_id: str) -> None:
-        self.root = default_root() if root is None else Path(root)
-        self.path = self.root / job_id
+        self.root: Path = default_root() if root is None else Path(root)
+        self.path: Path = self.root / job_id
         self._offsets: list[int] = []
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Exclude other processes, and other operations of this one."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.path / "lock"
@@ -168,6 +171,10 @@ class JobFolder:
 
     def delete(self) -> None:
         shutil.rmtree(self.path)
+
+
+def get_unix_time() -> float:
+    return datetime.now(UTC).timestamp()
 
 
 def default_root() -> Path:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 from pydantic_core import to_json
 from typing_extensions import override
@@ -31,7 +31,7 @@ from ..types import AgentResponse, Attempt, Route
 from ..types.response import OutputT
 from ..types.usage import LazyCost
 from .job_flow import JobFlow, item_id, split_items
-from .job_state import FINAL, UNSENT, BatchPart, JobFolder, JobState, StoredRequest
+from .job_state import FINAL, UNSENT, BatchPart, JobFolder, JobState, StoredRequest, get_unix_time
 from .values import BatchItem, check_source
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 BatchRequests: TypeAlias = "Iterable[RequestLike] | Mapping[str, RequestLike]"
 """Requests, or requests by custom id."""
+LoadedT = TypeVar("LoadedT")
 BatchStatus: TypeAlias = Literal["preparing", "queued", "running", "cancelling", "ended"]
 """`preparing` means that some requests were not handed over to the vendor yet; `poll` does that."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -74,47 +75,46 @@ class BatchJob(Generic[OutputT]):
         folder: JobFolder,
         state: JobState,
         *,
-        schema: Any = None,
-        schemas: Mapping[int, Any] | None = None,
+        schema: object = None,
+        schemas: Mapping[int, object] | None = None,
     ) -> None:
         self._agent = agent
         self._folder = folder
         self._state = state
         self._schema = schema
         """Type of all outputs; None for those of the requests."""
-        self._schemas: Mapping[int, Any] = schemas or {}
+        self._schemas: Mapping[int, object] = schemas or {}
         """Types of the outputs by position. Only the process that submitted the job knows them."""
 
     @overload
-    @classmethod
+    @staticmethod
     def load(
-        cls,
-        id: str,
-        *,
-        agent: Agent | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        schema: OutputType[OutputT] | None = None,
-    ) -> BatchJob[OutputT]: ...
+        id: str, *, schema: None = None, agent: Agent | None = None, folder: str | os.PathLike[str] | None = None
+    ) -> BatchJob[Any]: ...  # Any: the requests may have schemas
 
     @overload
-    @classmethod
+    @staticmethod
     def load(
-        cls,
         id: str,
         *,
+        schema: OutputType[LoadedT],
         agent: Agent | None = None,
         folder: str | os.PathLike[str] | None = None,
-        schema: JsonSchema,
+    ) -> BatchJob[LoadedT]: ...
+
+    @overload
+    @staticmethod
+    def load(
+        id: str, *, schema: JsonSchema, agent: Agent | None = None, folder: str | os.PathLike[str] | None = None
     ) -> BatchJob[JsonValue]: ...
 
-    @classmethod
+    @staticmethod
     def load(
-        cls,
         id: str,
         *,
+        schema: Any = None,
         agent: Agent | None = None,
         folder: str | os.PathLike[str] | None = None,
-        schema: Any = None,
     ) -> BatchJob[Any]:
         """Load a job of any process. Nothing is sent.
 
@@ -241,7 +241,7 @@ class BatchJob(Generic[OutputT]):
             yield await adrain(AioRun(self._agent._transport, self._decode(*pair), math.inf))
 
     def resubmit_failed(self) -> Self:
-        """Submit requests again that failed, expired or were cancelled, or whose output does not fit its schema."""
+        """Submit requests without a valid response again, also those with an invalid output."""
         failed = [item.index for item in self.results() if not item.ok]
         return self._run(lambda flow: flow.resubmit(failed)) if failed else self
 
@@ -252,7 +252,7 @@ class BatchJob(Generic[OutputT]):
 
     def adopt(self, batch: str) -> Self:
         """Name the batch whose creation was interrupted, if the vendor lists several that it may be."""
-        with self._folder.locked():
+        with self._folder.lock():
             self._state = self._folder.load()
             part = next((part for part in self._state.parts if part.stage == "creating"), None)
             if part is None:
@@ -288,7 +288,7 @@ class BatchJob(Generic[OutputT]):
     # Drivers
 
     def _run(self, start: Callable[[JobFlow], Flow[None]]) -> Self:
-        with self._folder.locked():
+        with self._folder.lock():
             self._state = self._folder.load()
             flow = JobFlow(self._agent, self._folder, self._state)
             drain(SyncRun(self._agent._transport, start(flow), math.inf))
@@ -297,7 +297,7 @@ class BatchJob(Generic[OutputT]):
     async def _arun(self, start: Callable[[JobFlow], Flow[None]]) -> Self:
         from ..engine.drivers.asyncio import AioRun, adrain  # lazy: sync jobs need no event loop
 
-        with self._folder.locked():
+        with self._folder.lock():
             self._state = self._folder.load()
             flow = JobFlow(self._agent, self._folder, self._state)
             await adrain(AioRun(self._agent._transport, start(flow), math.inf))
@@ -421,10 +421,10 @@ def prepare_job(agent: Agent, requests: BatchRequests, options: Mapping[str, Any
         size = len(api.encode_item(item_id(job_id, index), wire.body))
         stored.append((StoredRequest(index, custom_id, request, wire.warnings), size))
     config = agent.config
-    state = JobState(job_id, config.provider, config.model, config.base_url, time.time(), len(stored))
+    state = JobState(job_id, config.provider, config.model, config.base_url, get_unix_time(), len(stored))
     state.parts = split_items(api, stored)
     files = JobFolder(folder, job_id)
-    with files.locked():
+    with files.lock():
         files.write_requests(request for request, _ in stored)
         files.save(state)
     return BatchJob(agent, files, state, schemas=schemas)

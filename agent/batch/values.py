@@ -352,7 +352,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        cost, tokens, unpriced = sum_attempts(item)
+        cost, tokens, unpriced = sum_item_attempts(item)
         previous = self._progress
         self._progress = replace(
             previous,
@@ -413,7 +413,7 @@ class ProgressTracker:
             )
 
 
-def sum_attempts(item: BatchItem) -> tuple[float, int, bool]:
+def sum_item_attempts(item: BatchItem) -> tuple[float, int, bool]:
     """Return the cost and tokens of all attempts for a request, and whether a price is unknown."""
     cost, unpriced = 0.0, False
     for attempt in item.attempts:

@@ -95,7 +95,10 @@ class BatchApi(Protocol):
     def create(
         self, name: str, model: str, items: Sequence[bytes], *, file: str | None, headers: Sequence[Header]
     ) -> WireRequest:
-        """Encode the creation of a batch from items or an uploaded file. `headers` are those of the item requests."""
+        """Encode the creation of a batch from items or an uploaded file.
+
+        `headers` are those of the requests in the items.
+        """
         ...
 
     def retrieve(self, batch: str) -> WireRequest: ...
@@ -129,7 +132,7 @@ class HasBatches(Protocol):
         ...
 
 
-def unsupported_batches(provider: str, reason: str, fix: str) -> errors.UnsupportedFeatureError:
+def make_unsupported_error(provider: str, reason: str, fix: str) -> errors.UnsupportedFeatureError:
     return errors.UnsupportedFeatureError(
         f"{provider} cannot run batch jobs: {reason}.", field="provider", fix=fix, provider=provider
     )
@@ -139,7 +142,9 @@ def get_batch_api(provider: Any) -> BatchApi:
     """Return the batch API of a provider, or raise UnsupportedFeatureError."""
     find = getattr(provider, "batch_api", None)
     if find is None:
-        raise unsupported_batches(provider.name, "it has no batch API", "Use batch(), which sends ordinary requests.")
+        raise make_unsupported_error(
+            provider.name, "it has no batch API", "Use batch(), which sends ordinary requests."
+        )
     api: BatchApi = find()
     return api
 

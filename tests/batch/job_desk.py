@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agent import Agent
 from agent.batch import BatchItem, BatchJob
@@ -49,12 +50,15 @@ class Sync:
 class Async(Sync):
     """Performs operations on an event loop, each on another."""
 
+    @override
     def submit(self, agent: Agent, requests: Any, **options: Any) -> BatchJob[Any]:
         return asyncio.run(agent.asubmit_batch(requests, **options))
 
+    @override
     def run(self, job: BatchJob[Any], operation: str, **options: Any) -> Any:
         return asyncio.run(getattr(job, {"wait": "await_"}.get(operation, f"a{operation}"))(**options))
 
+    @override
     def results(self, job: BatchJob[Any], **options: Any) -> list[BatchItem[Any]]:
         async def collect() -> list[BatchItem[Any]]:
             return [item async for item in job.aresults(**options)]

@@ -56,8 +56,7 @@ def test_a_batch_is_found_again_after_the_process_was_killed(target: str, desk: 
     kill_at(desk, target, *CREATE)
     job = load_only_job(desk, target)
     assert job.status == "preparing"
-    calls.run(job, "poll")
-    assert job.status == "running"
+    assert calls.run(job, "poll").status == "running"
     assert desk.count(*CREATE) == 1, "it was not submitted twice"
     desk.vendor.end()
     assert texts(calls.results(calls.run(job, "poll"))) == ["You said: one", "You said: two"]

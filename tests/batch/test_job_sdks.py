@@ -1,4 +1,4 @@
-"""The official SDKs agree with the test server, and their types with the bodies of batch jobs; and prices."""
+"""Batch jobs against the official SDKs and a table of prices."""
 
 from __future__ import annotations
 

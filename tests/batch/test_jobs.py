@@ -51,7 +51,7 @@ def test_a_job_is_submitted_polled_and_read(target: str, desk: Desk, calls: Sync
     assert items[1].error.provider == target.partition(":")[0]
     assert items[0].attempts[0].usage == items[0].unwrap().usage
     unordered = calls.results(job, ordered=False)
-    assert sorted(texts(unordered)) == sorted(texts(items))
+    assert {*texts(unordered)} == {*texts(items)}
 
 
 @pytest.mark.parametrize("target", ROWS)
@@ -278,7 +278,7 @@ def test_betas_of_all_requests_are_sent(desk: Desk) -> None:
 
 def test_operations_exclude_each_other(desk: Desk) -> None:
     job = desk.agent("openai:gpt-4.1-mini").submit_batch(["one"], folder=desk.folder)
-    with JobFolder(desk.folder, job.id).locked(), pytest.raises(errors.ConfigurationError, match="Another process"):
+    with JobFolder(desk.folder, job.id).lock(), pytest.raises(errors.ConfigurationError, match="Another process"):
         job.poll()
 
 

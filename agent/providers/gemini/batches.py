@@ -1,4 +1,4 @@
-"""Batch mode of the Gemini API: requests inline, results in the batch itself, in the order of the requests.
+"""Batch mode of the Gemini API: requests inline, results in the batch, in order.
 
 Files are not used: a larger job becomes several batches, and nothing has to be uploaded or deleted.
 """

@@ -331,11 +331,11 @@ class GeminiCodec(CodecBase):
             raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
     def batch_api(self) -> GeminiBatches:
-        from ..batches import unsupported_batches  # lazy: only batch jobs need it
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
         from .batches import GeminiBatches  # lazy: only batch jobs need it
 
         if self.platform is not GEMINI_API:
-            raise unsupported_batches(
+            raise make_unsupported_error(
                 self.name,
                 "its batches read and write Cloud Storage or BigQuery, which this package cannot",
                 "Use batch(), or the provider gemini, which takes the same models with an API key.",

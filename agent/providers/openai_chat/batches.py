@@ -59,9 +59,9 @@ class OpenAIBatches:
     def __init__(
         self, dialect: BatchDialect, root: str, endpoint: str, headers: tuple[Header, ...], query: str = ""
     ) -> None:
-        self.max_requests = dialect.max_requests
-        self.max_bytes = dialect.max_bytes
-        self.discount = dialect.discount
+        self.max_requests: int = dialect.max_requests
+        self.max_bytes: int = dialect.max_bytes
+        self.discount: float | None = dialect.discount
         self._dialect = dialect
         self._root = root
         self._endpoint = endpoint

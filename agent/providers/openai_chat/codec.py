@@ -168,11 +168,11 @@ class ChatCodec(CodecBase):
         return ChatDecoder(self.dialect, headers, request, self._secrets)
 
     def batch_api(self) -> OpenAIBatches:
-        from ..batches import unsupported_batches  # lazy: only batch jobs need it
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
         from .batches import OpenAIBatches  # lazy: only batch jobs need it
 
         if self.dialect.batch is None:
-            raise unsupported_batches(self.name, "its Batch API is unknown", "Use batch(), or another provider.")
+            raise make_unsupported_error(self.name, "its Batch API is unknown", "Use batch(), or another provider.")
         url, mark, query = self._url.partition("?")
         root = url.removesuffix("/chat/completions")
         resource = root.removesuffix("/deployments/{model}")
