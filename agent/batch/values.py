@@ -34,7 +34,7 @@ class BatchItem(Generic[OutputT]):
     index: int
     """Position of the request in the input, from 0."""
     request: Any
-    """The request as passed in."""
+    """The request as passed in; of a batch job, with the agent's defaults."""
     response: AgentResponse[OutputT] | None = None
     error: Exception | None = None
     custom_id: str | None = None

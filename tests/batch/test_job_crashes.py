@@ -6,15 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent import errors
+from agent import Agent, errors
 from agent.batch import BatchJob
+from agent.batch.job_flow import JobFlow
+from agent.batch.job_state import JobFolder
+from agent.batch.jobs import prepare_job
+from agent.engine.drivers.simulated import Stopped
 from agent.engine.wire import Answer
-from tests.batch.job_desk import CREATE, FORMS, Desk, Sync, calls, desk, texts
-from tests.batch.vendors import reply
+from agent.testing import Simulation
+from agent.types import AgentRequest
+from tests.batch.job_desk import CREATE, FORMS, KEY, Desk, Sync, calls, desk, texts
+from tests.batch.vendors import VendorServer, reply
 
 __all__ = ["calls", "desk"]
 
@@ -142,3 +150,40 @@ def test_several_possible_batches_are_left_to_the_caller(desk: Desk) -> None:
     job.adopt("msgbatch_1").poll()
     with pytest.raises(errors.ProtocolError):  # ids of requests are unique across jobs
         list(job.results())
+
+
+def age(folder: JobFolder) -> None:
+    """Let a minute pass since the latest attempt to create a batch."""
+    state = folder.load()
+    for part in state.parts:
+        part.since -= 61
+    folder.save(state)
+
+
+@pytest.mark.parametrize("target", FORMS)
+def test_a_crash_at_any_step_creates_each_batch_once(target: str, tmp_path: Path) -> None:
+    agent = Agent(target, base_url="http://127.0.0.1" + FORMS[target], api_key=KEY, max_retries=0)
+    two_models = [f"one:{agent.config.model}", "two:other-model"]
+    for step in range(100):
+        vendor = VendorServer()
+        vendor.clock = time.time()
+        requests = [AgentRequest(input=each.partition(":")[0], model=each.partition(":")[2]) for each in two_models]
+        job = prepare_job(agent, requests, {"folder": tmp_path / str(step)})
+        folder = JobFolder(tmp_path / str(step), job.id)
+        try:
+            Simulation(vendor, stop_at=step).run(JobFlow(agent, folder, folder.load()).poll())
+            crashed = False
+        except Stopped:
+            crashed = True
+        age(folder)
+        Simulation(vendor).run(JobFlow(agent, folder, folder.load()).poll())
+        assert len(vendor.batches) == 2, f"crash at step {step}"
+        vendor.end()
+        for flow in (JobFlow.poll, JobFlow.collect):
+            Simulation(vendor).run(flow(JobFlow(agent, folder, folder.load())))
+        loaded = BatchJob.load(job.id, agent=agent, folder=tmp_path / str(step))
+        assert texts(list(loaded.results())) == ["You said: one", "You said: two"]
+        if not crashed:
+            assert step >= 8, "the simulation did not stop at each step"
+            return
+    raise AssertionError("the submission does not end")

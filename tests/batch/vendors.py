@@ -50,7 +50,7 @@ class VendorServer:
         self._numbers = itertools.count(1)
 
     def __call__(self, request: WireRequest) -> Answer:
-        parts = urlsplit("/" + request.url.lstrip("/"))
+        parts = urlsplit("/" + request.url.lstrip("/") if request.url.startswith("/") else request.url)
         path = re.sub(r"^(/openai)?/v1(beta)?", "", parts.path)
         call = f"{request.method} {re.sub(r'(batch|file|msgbatch)[_-]?[0-9]+|batches/g[0-9]+', 'ID', path)}"
         self.calls.append(call)
