@@ -19,7 +19,7 @@ from .files import FileReport, FileRun, open_input, open_ledger
 from .job_state import JobFolder
 from .jobs import BatchJob, check_agent, submit_job
 from .records import Line
-from .values import BatchInterrupted, BatchItem, BatchProgress, sum_item_attempts
+from .values import BatchInterrupted, BatchItem, BatchProgress
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -156,16 +156,7 @@ class _JobFileRun(FileRun):
     def _add(self, item: BatchItem, custom_id: str) -> None:
         self._write(item)
         del self._pending[custom_id]
-        cost, tokens, unpriced = sum_item_attempts(item)
-        before = self._progress
-        self._progress = replace(
-            before,
-            done=before.done + 1,
-            failed=before.failed + (item.error is not None),
-            cost=before.cost + cost,
-            tokens=before.tokens + tokens,
-            unpriced=before.unpriced + unpriced,
-        )
+        self._progress = self._progress.add(item)
 
     def _report_jobs(self, started: float) -> FileReport:
         ledger = self._ledger

@@ -75,6 +75,18 @@ class BatchProgress:
     earlier: int = 0
     """Requests finished by an earlier run: part of `total`, not of `done`."""
 
+    def add(self, item: BatchItem[Any]) -> BatchProgress:  # Any: outputs do not matter
+        """Return the progress after another item."""
+        cost, tokens, unpriced = sum_item_attempts(item)
+        return replace(
+            self,
+            done=self.done + 1,
+            failed=self.failed + (item.error is not None),
+            known_cost=self.known_cost + cost,
+            unpriced=self.unpriced + unpriced,
+            tokens=self.tokens + tokens,
+        )
+
     @property
     def cost(self) -> float | None:
         """Cost of all attempts; None if a price is unknown."""
@@ -352,17 +364,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        cost, tokens, unpriced = sum_item_attempts(item)
-        previous = self._progress
-        self._progress = replace(
-            previous,
-            done=previous.done + 1,
-            failed=previous.failed + (item.error is not None),
-            known_cost=previous.known_cost + cost,
-            unpriced=previous.unpriced + unpriced,
-            tokens=previous.tokens + tokens,
-            elapsed=monotonic() - self._started_at,
-        )
+        self._progress = replace(self._progress.add(item), elapsed=monotonic() - self._started_at)
         if self.stopped is None:
             self.stopped = self._find_reached_limit()
         if item.error is not None:

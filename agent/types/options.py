@@ -147,8 +147,8 @@ class RequestOptions(TypedDict, total=False):
     """Prompt cache for the conversation so far, at vendors that need a marker."""
     output_mode: OutputMode | None
     """How a schema is enforced: `native`, `tool` or `prompted`. By default the best that the model has."""
-    deadline: float | None
-    """Seconds for the whole call, including retries and fallbacks."""
+    deadline: float | Literal["24h"] | None
+    """Seconds for the whole call, including retries and fallbacks. `24h` lets a batch use a vendor's batch API."""
     metadata: Mapping[str, Any]  # Any: your own JSON data
     """Your own data, such as `user_id`, for spend limits and logs. Sent where the vendor has such a field."""
     session_id: str | None

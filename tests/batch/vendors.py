@@ -62,6 +62,8 @@ class VendorServer:
         return self.fail(call) or answer
 
     def _route(self, request: WireRequest, method: str, path: str, query: dict[str, str]) -> Answer:
+        if path.endswith(("/responses", "/chat/completions", "/messages", ":generateContent")):
+            return self.script(request)
         if path.startswith("/messages/batches"):
             return self._anthropic(request, method, path.removeprefix("/messages/batches"), query)
         if path.startswith("/files"):
