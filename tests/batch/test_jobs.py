@@ -37,7 +37,9 @@ class City(BaseModel):
 
 @pytest.mark.parametrize("target", FORMS)
 def test_a_job_is_submitted_polled_and_read(target: str, desk: Desk, calls: Sync) -> None:
-    job = calls.submit(desk.agent(target), ["one", "a bad one", "three"], folder=desk.folder)
+    agent = desk.agent(target)
+    assert agent.capabilities.batch
+    job = calls.submit(agent, ["one", "a bad one", "three"], folder=desk.folder)
     assert (job.status, job.counts.total, job.counts.pending) == ("running", 3, 3)
     assert calls.results(job) == []
     desk.vendor.end()
@@ -293,8 +295,10 @@ def test_operations_exclude_each_other(desk: Desk) -> None:
     ids=["vertex", "deepseek", "bedrock", "scripted"],
 )
 def test_vendors_without_batches_say_why(make: Callable[[], Agent], problem: str) -> None:
+    agent = make()
+    assert not agent.capabilities.batch
     with pytest.raises(errors.UnsupportedFeatureError, match=problem):
-        make().submit_batch(["one"])
+        agent.submit_batch(["one"])
 
 
 def test_agents_with_middleware_or_a_client_cannot_run_jobs() -> None:

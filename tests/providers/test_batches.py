@@ -1,4 +1,4 @@
-"""Batch APIs of vendors that copied OpenAI's: addresses, bodies and batches as their SDKs describe them."""
+"""Batch APIs of vendors that copied OpenAI: addresses, bodies and batches."""
 
 from __future__ import annotations
 

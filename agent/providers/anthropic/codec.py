@@ -212,6 +212,7 @@ _CAPABILITIES = ProviderCapabilities(
     thinking=True,
     documents=True,
     token_counting=True,
+    batch=True,
 )
 
 

@@ -247,7 +247,8 @@ class GeminiCodec(CodecBase):
         if key is not None:
             bearer = _is_token(address) if token is None else token
             sent = {"authorization": f"Bearer {key}"} if bearer else {"x-goog-api-key": key}
-        super().__init__(name, CAPABILITIES, {**sent, **(headers or {})}, () if key is None else (key,))
+        capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API})
+        super().__init__(name, capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
         self.platform = platform
         self._root = platform.root(address.base_url)
         self._foreign_thinking = foreign_thinking

@@ -109,7 +109,8 @@ class ChatCodec(CodecBase):
         key = None if address.key is None else address.key.get_secret_value()
         credentials = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
         all_headers = {**credentials, **(headers or {})}
-        super().__init__(dialect.name, dialect.capabilities, all_headers, () if key is None else (key,))
+        capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
+        super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
         self._url = url or f"{address.base_url}/chat/completions"
         self._foreign_thinking = foreign_thinking
