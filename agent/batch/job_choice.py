@@ -11,7 +11,7 @@ from ..models.prices import ServiceTier, price
 from ..providers.batches import get_batch_api
 from ..types import Usage
 from .jobs import BatchJob, check_agent, prepare_job
-from .values import BatchItem, BatchProgress, BatchResult, check_source
+from .values import BatchItem, BatchProgress, BatchResult, check_source, count_item
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -79,7 +79,7 @@ class DayBatch:
             done[index] = BatchItem(index, self.requests[index], item.response, item.error)
         items = [done[index] for index in range(len(self.requests))]
         for item in items:
-            progress = progress.add(item)
+            progress = count_item(progress, item)
         return BatchResult(items, progress, sent.stopped)
 
 

@@ -19,7 +19,7 @@ from .files import FileReport, FileRun, open_input, open_ledger
 from .job_state import JobFolder
 from .jobs import BatchJob, check_agent, submit_job
 from .records import Line
-from .values import BatchInterrupted, BatchItem, BatchProgress
+from .values import BatchInterrupted, BatchItem, BatchProgress, count_item
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -156,7 +156,7 @@ class _JobFileRun(FileRun):
     def _add(self, item: BatchItem, custom_id: str) -> None:
         self._write(item)
         del self._pending[custom_id]
-        self._progress = self._progress.add(item)
+        self._progress = count_item(self._progress, item)
 
     def _report_jobs(self, started: float) -> FileReport:
         ledger = self._ledger

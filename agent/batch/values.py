@@ -75,18 +75,6 @@ class BatchProgress:
     earlier: int = 0
     """Requests finished by an earlier run: part of `total`, not of `done`."""
 
-    def add(self, item: BatchItem[Any]) -> BatchProgress:  # Any: outputs do not matter
-        """Return the progress after another item."""
-        cost, tokens, unpriced = sum_item_attempts(item)
-        return replace(
-            self,
-            done=self.done + 1,
-            failed=self.failed + (item.error is not None),
-            known_cost=self.known_cost + cost,
-            unpriced=self.unpriced + unpriced,
-            tokens=self.tokens + tokens,
-        )
-
     @property
     def cost(self) -> float | None:
         """Cost of all attempts; None if a price is unknown."""
@@ -364,7 +352,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        self._progress = replace(self._progress.add(item), elapsed=monotonic() - self._started_at)
+        self._progress = replace(count_item(self._progress, item), elapsed=monotonic() - self._started_at)
         if self.stopped is None:
             self.stopped = self._find_reached_limit()
         if item.error is not None:
@@ -415,7 +403,20 @@ class ProgressTracker:
             )
 
 
-def sum_item_attempts(item: BatchItem) -> tuple[float, int, bool]:
+def count_item(progress: BatchProgress, item: BatchItem) -> BatchProgress:
+    """Return the progress after another item."""
+    cost, tokens, unpriced = _sum_attempts(item)
+    return replace(
+        progress,
+        done=progress.done + 1,
+        failed=progress.failed + (item.error is not None),
+        known_cost=progress.known_cost + cost,
+        unpriced=progress.unpriced + unpriced,
+        tokens=progress.tokens + tokens,
+    )
+
+
+def _sum_attempts(item: BatchItem) -> tuple[float, int, bool]:
     """Return the cost and tokens of all attempts for a request, and whether a price is unknown."""
     cost, unpriced = 0.0, False
     for attempt in item.attempts:
