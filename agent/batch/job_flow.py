@@ -90,9 +90,10 @@ class JobFlow:
                 yield from self._submit_part(number, part)
 
     def resubmit(self, indices: Sequence[int]) -> Flow[None]:
-        """Add parts with these requests, and submit them."""
-        parts = yield from Invoke(self._split, (indices,), blocking=True)
-        moved = set(indices)
+        """Submit requests again, except those that another process submitted meanwhile."""
+        collected = {item for part in self._state.parts if part.stage == "collected" for item in part.items}
+        moved = collected & set(indices)
+        parts = yield from Invoke(self._split, (sorted(moved),), blocking=True)
         for part in self._state.parts:
             part.items = [item for item in part.items if item not in moved]
             if part.stage == "collected":
@@ -230,8 +231,7 @@ class JobFlow:
                 recent = batch.created is not None and batch.created >= part.since - _CLOCK_SKEW
                 if recent and not batch.marks and batch.total == len(part.items) and batch.id not in known:
                     candidates.append(batch)
-            too_old = batches and (batches[-1].created or 0.0) < part.since - _CLOCK_SKEW
-            if cursor is None or too_old:
+            if cursor is None or _ends_before(batches, part.since - _CLOCK_SKEW):
                 break
         if len(candidates) > 1:
             raise errors.ConfigurationError(
@@ -318,6 +318,12 @@ class JobFlow:
 
         reply: Reply = yield from self._agent._exchange_call(at)(_NO_REQUEST, Context())  # type: ignore[assignment]
         return reply
+
+
+def _ends_before(batches: Sequence[VendorBatch], limit: float) -> bool:
+    """Whether the newest batches come first and further pages are older than a time."""
+    times = [batch.created or 0.0 for batch in batches]
+    return bool(times) and times[0] >= times[-1] < limit
 
 
 def _may_have_arrived(error: errors.AgentError) -> bool:

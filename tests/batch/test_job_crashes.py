@@ -60,14 +60,14 @@ def load_only_job(desk: Desk, target: str) -> BatchJob[Any]:
 
 
 @pytest.mark.parametrize("target", FORMS)
-def test_a_batch_is_found_again_after_the_process_was_killed(target: str, desk: Desk, calls: Sync) -> None:
+def test_a_batch_is_found_again_after_the_process_was_killed(target: str, desk: Desk) -> None:
     kill_at(desk, target, *CREATE)
     job = load_only_job(desk, target)
     assert job.status == "preparing"
-    assert calls.run(job, "poll").status == "running"
+    assert job.poll().status == "running"
     assert desk.count(*CREATE) == 1, "it was not submitted twice"
     desk.vendor.end()
-    assert texts(calls.results(calls.run(job, "poll"))) == ["You said: one", "You said: two"]
+    assert texts(list(job.poll().results())) == ["You said: one", "You said: two"]
 
 
 def test_an_uploaded_file_is_found_again_after_the_process_was_killed(desk: Desk) -> None:

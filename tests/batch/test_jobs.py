@@ -128,6 +128,16 @@ def test_failed_requests_can_be_submitted_again(target: str, desk: Desk, calls: 
     assert not (desk.folder / job.id).exists()
 
 
+def test_two_processes_do_not_submit_failures_twice(desk: Desk) -> None:
+    job = desk.agent("openai:gpt-4.1-mini").submit_batch(["one", "bad"], folder=desk.folder)
+    desk.vendor.end()
+    other: BatchJob[Any] = BatchJob.load(job.id, agent=desk.agent("openai:gpt-4.1-mini"), folder=desk.folder)
+    list(job.poll().results())
+    job._run(lambda flow: flow.resubmit([1]))
+    other._run(lambda flow: flow.resubmit([1]))
+    assert desk.count(*CREATE) == 2
+
+
 # Ends
 
 
