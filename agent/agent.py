@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack, override
 
@@ -31,10 +31,10 @@ from .calls.preflight import check, count_tokens, get_token_counter, read_token_
 from .calls.requests import RequestLike, prepare, read_config, read_request, split_call_options
 from .calls.streams import Partials, Settle
 from .calls.structured_output import parse_output
-from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError, hide_arguments, printable
+from .job_client import JobClient
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
@@ -50,12 +50,8 @@ from .types import (
     ToolLoopConfig,
 )
 from .types._base import validate_with
-from .types.options import BatchJobOptions, document_options
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-    from .batch.jobs import BatchJob, BatchRequests
     from .calls.credentials import GetKey
     from .calls.output_modes import Plan
     from .calls.preflight import Report
@@ -65,14 +61,11 @@ if TYPE_CHECKING:
         AnyTool,
         ConfigChanges,
         ConfigOptions,
-        JsonSchema,
-        OutputT,
-        OutputType,
         PreflightOptions,
     )
 
 
-class Agent(Client):
+class Agent(JobClient):
     """A client for one model.
 
     ```python
@@ -263,70 +256,6 @@ class Agent(Client):
         agent, changes = self._select(options)
         prepared = agent._prepare(AgentRequest(input=f"(response {response_id})"), changes)
         return agent, agent._compose(once, streaming=False), prepared
-
-    # Batch jobs
-
-    @overload
-    def submit_batch(
-        self,
-        requests: BatchRequests,
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchJobOptions],
-    ) -> BatchJob[OutputT]: ...
-
-    @overload
-    def submit_batch(
-        self,
-        requests: BatchRequests,
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchJobOptions],
-    ) -> BatchJob[JsonValue]: ...
-
-    @document_options(BatchJobOptions)
-    def submit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
-        """Submit requests to the vendor's batch API, which answers within a day, usually at half the price.
-
-        The job outlives this process: any other continues it with `BatchJob.load(job.id)`.
-
-        Args:
-            requests: The requests, or a dict of requests by custom id.
-            schema: Schema of every output, as for `complete`.
-
-        Raises:
-            ConfigurationError: A request or option is invalid, or the vendor has no batch API. Nothing was sent.
-            AgentError: The submission failed. `result` of the error is the job; its `poll` continues.
-        """
-        from .batch.jobs import submit_job  # lazy: only batch jobs need it
-
-        agent, changes = self._select(options)
-        return submit_job(agent, requests, changes)
-
-    @overload
-    async def asubmit_batch(
-        self,
-        requests: BatchRequests,
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchJobOptions],
-    ) -> BatchJob[OutputT]: ...
-
-    @overload
-    async def asubmit_batch(
-        self,
-        requests: BatchRequests,
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchJobOptions],
-    ) -> BatchJob[JsonValue]: ...
-
-    async def asubmit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
-        """Async version of `submit_batch`."""
-        from .batch.jobs import asubmit_job  # lazy: only batch jobs need it
-
-        agent, changes = self._select(options)
-        return await asubmit_job(agent, requests, changes)
 
     # Variants
 
