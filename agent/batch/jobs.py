@@ -19,13 +19,14 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from .. import errors
-from ..calls.call import add_cost, with_warnings
+from ..calls.call import with_warnings
 from ..calls.output_modes import plan_output
 from ..calls.structured_output import read_output
 from ..engine.context import run_validation
 from ..engine.drivers.sync import SyncRun, drain
 from ..engine.flow import Flow
 from ..engine.wire import Reply
+from ..models.prices import ServiceTier, price
 from ..providers.batches import ItemResult, get_batch_api
 from ..types import AgentResponse, Attempt, Route
 from ..types.response import OutputT
@@ -356,10 +357,8 @@ class BatchJob(Generic[OutputT]):
                 raise provider.decode_error(Reply(code, headers, to_json(body)), sent)
             response = provider.decode(Reply(result.code, headers, to_json(result.body)), sent)
             discount = get_batch_api(provider).discount
-            response = with_warnings(
-                add_cost(response, sent, provider.name, is_batch=True, batch_discount=discount), stored.warnings
-            )
-            cost = LazyCost.lazy(partial(_cost_of, response))
+            cost = LazyCost.lazy(partial(_compute_cost, response, part.model, discount))
+            response = with_warnings(response.with_cost(cost), stored.warnings)
             attempt = attempt.copy_with(usage=response.usage).with_cost(cost)
             response = response.copy_with(route=Route((attempt,), ()))
             return response if plan is None else read_output(response, plan, request)
@@ -374,8 +373,10 @@ def _item_error(result: ItemResult, provider: str, model: str) -> errors.AgentEr
     return errors.TimeoutError("the batch expired before this request ran", provider=provider, model=model)
 
 
-def _cost_of(response: AgentResponse[Any]) -> tuple[float | None, str | None]:
-    return response.cost_estimate, None
+def _compute_cost(response: AgentResponse[Any], model: str, discount: float | None) -> tuple[float | None, str | None]:
+    models, tier = (response.model, model), ServiceTier.BATCH
+    cost = price(response.usage, provider=response.provider, models=models, tier=tier, batch_discount=discount)
+    return (None, None) if cost is None else cost
 
 
 # Submission

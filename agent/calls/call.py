@@ -11,7 +11,7 @@ from .. import errors
 from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
 from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest
-from ..models.prices import ServiceTier, price, service_tier
+from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
 from ..providers.base import StoresResponses
@@ -20,15 +20,7 @@ from ..types.secrets import find_secrets, redact, reveal_extra
 from ..types.usage import LazyCost
 
 
-def add_cost(
-    response: AgentResponse,
-    request: AgentRequest,
-    provider: str,
-    first: object = None,
-    *,
-    is_batch: bool = False,
-    batch_discount: float | None = None,
-) -> AgentResponse:
+def add_cost(response: AgentResponse, request: AgentRequest, provider: str, first: object = None) -> AgentResponse:
     """Return the response with its cost, which is computed on first access.
 
     The prices are those of the time of the call, for the model in the response, which is more precise than the
@@ -36,8 +28,6 @@ def add_cost(
 
     Args:
         first: The first event of a stream. Some vendors name the service tier only there.
-        is_batch: Whether the response is from a vendor's batch API.
-        batch_discount: As in `price`.
     """
     if response.usage is None:
         return response
@@ -45,26 +35,15 @@ def add_cost(
     raw = response.raw if response.raw is not None else first
     known = (response.cost_estimate, response.cost_source)
     # Without the request: otherwise each response would keep the whole conversation alive.
-    tier = ServiceTier.BATCH if is_batch else None
-    compute = partial(
-        _compute_cost, response.usage, provider, names, raw, datetime.now(UTC), known, tier, batch_discount
-    )
+    compute = partial(_compute_cost, response.usage, provider, names, raw, datetime.now(UTC), known)
     return response.with_cost(LazyCost.lazy(compute))
 
 
 def _compute_cost(
-    usage: Usage,
-    provider: str,
-    names: tuple[str, ...],
-    raw: object,
-    when: datetime,
-    known: tuple[Any, Any],
-    tier: ServiceTier | None,
-    batch_discount: float | None,
+    usage: Usage, provider: str, names: tuple[str, ...], raw: object, when: datetime, known: tuple[Any, Any]
 ) -> tuple[float | None, str | None]:
     try:
-        tier = tier or service_tier(raw)
-        cost = price(usage, provider=provider, models=names, tier=tier, when=when, batch_discount=batch_discount)
+        cost = price(usage, provider=provider, models=names, tier=service_tier(raw), when=when)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         cost = None  # a paid response must not fail because its price is unknown
     return known if cost is None else cost
