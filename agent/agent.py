@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack, override
 
 from . import transports
-from .calls.call import (
-    Endpoint,
-    attempt,
-    cancel,
-    complete,
-    record_route,
-    retrieve,
-    retry,
-    reveal_secrets,
-    settle_response,
-    stream,
-    without_waiting,
-)
+from .calls.background import cancel, retrieve, without_waiting
+from .calls.call import Endpoint, attempt, complete, record_route, retry, reveal_secrets, settle_response, stream
 from .calls.credentials import Keys, call_with_keys, check_picklable, read_keys_by_provider
 from .calls.output_modes import as_sent, plan_output
 from .calls.preflight import check, count_tokens, get_token_counter, read_token_count

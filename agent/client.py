@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
 from .calls.requests import HasRequest, RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
+from .engine.drivers.threads import import_asyncio
 from .errors import hide_arguments
 from .types import AgentRequest
 from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
@@ -109,6 +110,9 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+        await import_in_thread("agent.batch.streams", "agent.batch.values")
         mask_call_options(options)
         if options.get("deadline") == "24h":
             from .batch.job_choice import arun_day_batch  # lazy: only batch jobs need it
@@ -133,6 +137,7 @@ class Client(BaseClient):
     @document_like(batch)
     def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
+        import_asyncio()
         from .batch.streams import BatchStream  # lazy: only batches need it
 
         return BatchStream(self._plan_batch(requests, options, is_async=False))
@@ -194,6 +199,7 @@ class Client(BaseClient):
         Raises:
             ConfigurationError: An option is unknown.
         """
+        import_asyncio()
         from .sessions import AgentSession  # lazy: only sessions need it
 
         return AgentSession(self, session_id, store=store, **options)
@@ -324,7 +330,9 @@ class Client(BaseClient):
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
+        await import_in_thread("agent.loop.flow", "agent.loop.setup")
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))
@@ -396,6 +404,7 @@ class Client(BaseClient):
             ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
             AgentError: Raised by `result`, not by the iteration, when the run fails.
         """
+        import_asyncio()
         from .loop.streams import RunStream, StartedRun  # lazy: only runs need it
 
         client, run, flow = self._prepare_run(request, options, streaming=True)
@@ -474,6 +483,7 @@ class Client(BaseClient):
             name: Name of the tool.
             description: Description for the model.
         """
+        import_asyncio()
         from .loop.flow import SubAgent  # lazy: only runs need it
 
         mask_call_options(options)

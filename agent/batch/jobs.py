@@ -30,6 +30,7 @@ from ..models.prices import ServiceTier, price
 from ..providers.batches import ItemResult, get_batch_api
 from ..types import AgentResponse, Attempt, Route
 from ..types.response import OutputT
+from ..types.secrets import find_secrets
 from ..types.usage import LazyCost
 from .job_flow import JobFlow, item_id, split_items
 from .job_state import FINAL, UNSENT, BatchPart, JobFolder, JobState, StoredRequest, get_unix_time
@@ -412,6 +413,12 @@ def prepare_job(agent: Agent, requests: BatchRequests, options: Mapping[str, Any
     for index, (custom_id, given) in enumerate(named.items()):
         try:
             request = agent._prepare(given, options)
+            if find_secrets(request.extra):
+                raise errors.ConfigurationError(
+                    "extra contains a credential, which a batch job would have to store.",
+                    field="extra",
+                    fix="Pass it to the agent as api_key or headers.",
+                )
             sent = request if request.output_schema is None else plan_output(provider, request).request
             wire = provider.encode(sent, stream=False)
         except errors.ConfigurationError as error:

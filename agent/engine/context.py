@@ -199,6 +199,8 @@ class Context:
     """Whether the call waits for a response that the vendor processes in the background."""
     run: TurnRef | None = None
     """The tool-loop run and turn of this call."""
+    idempotency_keys: dict[int, str] = field(default_factory=dict)
+    """Idempotency keys of this call by the hash of the request, so that its retries have the same key."""
     user_context: contextvars.Context | None = None
     """Context variables of user code; None for a copy of the caller's."""
 

@@ -179,8 +179,11 @@ class Exchange(Generic[C]):
         body = self.request.body
         joined = len(body) <= _JOINED_BYTES
         # Views, because the head holds a key: tracebacks that show local variables must not show it.
+        headers = self.request.call_headers
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
         try:
-            yield memoryview(b"%b%d\r\n\r\n%b" % (self.head.encoded, len(body), body if joined else b""))
+            data = body if joined else b""
+            yield memoryview(b"%b%d\r\n%b\r\n%b" % (self.head.encoded, len(body), lines, data))
             if not joined:
                 yield memoryview(body)
         except TimeoutError:

@@ -94,6 +94,13 @@ class SignsRequests(Protocol):
         ...
 
 
+class HasIdempotency(Protocol):
+    """A provider that recognizes retries by the header `Idempotency-Key`."""
+
+    @property
+    def idempotency(self) -> bool: ...
+
+
 class RedactsSecrets(Protocol):
     """A provider whose requests contain secrets, which errors must not show."""
 

@@ -7,6 +7,7 @@ Fields that a row leaves out have the usual value. For other vendors, pass a `Di
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from ..types import ProviderCapabilities, ThinkingLevel
 from .base import ProviderFactory
@@ -22,6 +23,7 @@ from .openai_chat.dialect import (
     CacheMarks,
     CallIds,
     Fragment,
+    OptionalField,
     Thinking,
     efforts,
     switch,
@@ -34,7 +36,12 @@ _LOW_TO_HIGH = efforts("low medium high")
 _TEMPLATE = switch(
     {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
 )
-_GATEWAY = efforts("minimal low medium high xhigh", key="reasoning.effort", off={"reasoning": {"enabled": False}})
+_GATEWAY = efforts(
+    "minimal low medium high xhigh",
+    key="reasoning.effort",
+    off={"reasoning": {"enabled": False}},
+    budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+)
 """Gateways accept one form for all models behind them."""
 _EPHEMERAL = CacheMarks(
     short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -51,9 +58,23 @@ def _can(**differences: bool) -> ProviderCapabilities:
 _JSON_ONLY = _can(native_schema_output=False)
 _TEXT_ONLY = _can(vision=False)
 
+
+_PENALTIES = "frequency_penalty presence_penalty"
+
+
+def _fields(names: str) -> frozenset[OptionalField]:
+    return frozenset(field for field in get_args(OptionalField) if field in names.split())
+
+
+def _budget(tokens: int) -> Fragment:
+    return {"enable_thinking": True, "thinking_budget": tokens}
+
+
 ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="alibaba",
+        caches=True,
+        optional=_fields("presence_penalty n top_k"),
         base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         base_url_variables=("DASHSCOPE_BASE_URL",),
         key_variables=("DASHSCOPE_API_KEY", "ALIBABA_API_KEY"),
@@ -61,17 +82,19 @@ ROWS: tuple[Dialect, ...] = (
             Thinking(
                 {
                     ThinkingLevel.OFF: {"enable_thinking": False},
-                    ThinkingLevel.MINIMAL: {"enable_thinking": True, "thinking_budget": 1024},
-                    ThinkingLevel.LOW: {"enable_thinking": True, "thinking_budget": 4096},
-                    ThinkingLevel.MEDIUM: {"enable_thinking": True, "thinking_budget": 8192},
-                    ThinkingLevel.HIGH: {"enable_thinking": True, "thinking_budget": 16384},
-                    ThinkingLevel.XHIGH: {"enable_thinking": True, "thinking_budget": 32768},
-                }
+                    ThinkingLevel.MINIMAL: _budget(1024),
+                    ThinkingLevel.LOW: _budget(4096),
+                    ThinkingLevel.MEDIUM: _budget(8192),
+                    ThinkingLevel.HIGH: _budget(16384),
+                    ThinkingLevel.XHIGH: _budget(32768),
+                },
+                budget=_budget,
             ),
         ),
         reasoning_key="reasoning_content",
         tool_choices=frozenset(("auto", "none", "named")),
         strict=False,
+        video_urls=True,
         capabilities=_can(audio=True),
     ),
     Dialect(
@@ -83,6 +106,10 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="azure",
+        caches=True,
+        optional=OPENAI.optional,
+        user_key=OPENAI.user_key,
+        long_caches=OPENAI.long_caches,
         base_url="{AZURE_OPENAI_ENDPOINT}",
         resource_path="/openai/v1",
         dated_path="/openai/deployments/{model}/chat/completions?api-version={version}",
@@ -109,6 +136,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="cerebras",
+        caches=True,
+        optional=_fields("service_tier user"),
         base_url="https://api.cerebras.ai/v1",
         key_variables=("CEREBRAS_API_KEY",),
         max_tokens_key="max_completion_tokens",
@@ -118,6 +147,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="cloudflare",
+        optional=_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.cloudflare.com/client/v4/accounts/{CLOUDFLARE_ACCOUNT_ID}/ai/v1",
         key_variables=("CLOUDFLARE_API_TOKEN", "CLOUDFLARE_API_KEY"),
         thinking=(efforts("low medium high", models="gpt-oss"), Thinking({})),
@@ -132,6 +162,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="databricks",
+        optional=_fields("n top_k"),
         base_url="https://{DATABRICKS_HOST}",
         resource_path="/serving-endpoints",
         key_variables=("DATABRICKS_TOKEN",),
@@ -144,6 +175,7 @@ ROWS: tuple[Dialect, ...] = (
                     ThinkingLevel.OFF: _DISABLED,
                 },
                 models="claude",
+                budget=lambda tokens: {"thinking": {"type": "enabled", "budget_tokens": tokens}},
             ),
             efforts("minimal low medium high", off=_NONE),
         ),
@@ -153,12 +185,15 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="deepinfra",
+        optional=_fields("frequency_penalty presence_penalty n top_k user"),
         base_url="https://api.deepinfra.com/v1/openai",
         key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
         thinking=(efforts("low medium high", off=_NONE),),
     ),
     Dialect(
         name="deepseek",
+        caches=True,
+        optional=_fields(_PENALTIES),
         base_url="https://api.deepseek.com",
         key_variables=("DEEPSEEK_API_KEY",),
         thinking=(efforts("low high xhigh=max", on=_ENABLED, off=_DISABLED),),
@@ -171,6 +206,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="fireworks",
+        caches=True,
         base_url="https://api.fireworks.ai/inference/v1",
         key_variables=("FIREWORKS_API_KEY",),
         thinking=(
@@ -181,6 +217,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="gemini-chat",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty n"),
         base_url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         thinking=(
@@ -192,6 +230,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="github-models",
+        optional=_fields("frequency_penalty presence_penalty modalities"),
         base_url="https://models.github.ai/inference",
         key_variables=("GITHUB_TOKEN", "GITHUB_API_KEY"),
         completion_models=OPENAI_REASONING,
@@ -204,22 +243,19 @@ ROWS: tuple[Dialect, ...] = (
         base_url_variables=("GPUSTACK_BASE_URL", "GPUSTACK_API_BASE"),
         key_variables=("GPUSTACK_API_KEY",),
         key_required=False,
-        done_sentinel=False,
         thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
         reasoning_key="reasoning_content",
     ),
     Dialect(
         name="groq",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty service_tier user"),
         base_url="https://api.groq.com/openai/v1",
         key_variables=("GROQ_API_KEY",),
         max_tokens_key="max_completion_tokens",
         thinking=(
             efforts("low medium high", models="gpt-oss"),
-            switch(
-                {"reasoning_effort": "default", "reasoning_format": "parsed"},
-                {"reasoning_effort": "none"},
-                models="qwen",
-            ),
+            switch({"reasoning_effort": "default", "reasoning_format": "parsed"}, _NONE, models="qwen"),
             Thinking({}),
         ),
         refused=(("", frozenset(("logprobs", "name"))),),
@@ -227,9 +263,9 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="huggingface",
+        optional=_fields(_PENALTIES),
         base_url="https://router.huggingface.co/v1",
         key_variables=("HF_TOKEN", "HUGGINGFACE_API_KEY"),
-        done_sentinel=False,
         thinking=(_LOW_TO_HIGH,),
     ),
     Dialect(
@@ -240,6 +276,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="llamacpp",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty logit_bias top_k"),
         base_url="http://localhost:8080/v1",
         base_url_variables=("LLAMACPP_BASE_URL",),
         key_variables=("LLAMACPP_API_KEY",),
@@ -249,6 +287,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="lmstudio",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty logit_bias top_k"),
         base_url="http://localhost:1234/v1",
         base_url_variables=("LMSTUDIO_BASE_URL",),
         key_variables=("LMSTUDIO_API_KEY",),
@@ -258,6 +298,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="minimax",
+        optional=_fields(""),
         base_url="https://api.minimax.io/v1",
         key_variables=("MINIMAX_API_KEY",),
         thinking=(Thinking({ThinkingLevel.MEDIUM: {"reasoning_split": True}}),),
@@ -266,6 +307,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="mistral",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty n"),
         base_url="https://api.mistral.ai/v1",
         key_variables=("MISTRAL_API_KEY",),
         seed_key="random_seed",
@@ -284,6 +327,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="moonshot",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty n"),
         base_url="https://api.moonshot.ai/v1",
         base_url_variables=("MOONSHOT_BASE_URL",),
         key_variables=("MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY", "KIMI_API_KEY"),
@@ -313,12 +358,14 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="novita",
+        optional=_fields("frequency_penalty presence_penalty logit_bias n top_k"),
         base_url="https://api.novita.ai/openai/v1",
         key_variables=("NOVITA_API_KEY",),
         thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
     ),
     Dialect(
         name="nvidia",
+        optional=_fields(_PENALTIES),
         base_url="https://integrate.api.nvidia.com/v1",
         base_url_variables=("NVIDIA_BASE_URL",),
         key_variables=("NVIDIA_API_KEY",),
@@ -327,6 +374,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="ollama",
+        caches=True,
+        optional=_fields(_PENALTIES),
         base_url="http://localhost:11434/v1",
         base_url_variables=("OLLAMA_BASE_URL",),
         key_variables=("OLLAMA_API_KEY",),
@@ -340,6 +389,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="openrouter",
+        search_models="",
+        optional=_fields("frequency_penalty presence_penalty logit_bias modalities service_tier top_k user verbosity"),
         base_url="https://openrouter.ai/api/v1",
         key_variables=("OPENROUTER_API_KEY",),
         thinking=(_GATEWAY,),
@@ -348,13 +399,15 @@ ROWS: tuple[Dialect, ...] = (
         call_ids=STRICT_IDS,
         replayed=_ROUTED_KEYS,
         document_urls=True,
+        video_urls=True,
         capabilities=_can(documents=True, audio=True),
     ),
     Dialect(
         name="perplexity",
+        search_models="",
+        optional=_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.perplexity.ai",
         key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-        done_sentinel=False,
         thinking=(efforts("minimal low medium high", models="deep-research|reasoning"), Thinking({})),
         refused=(("", frozenset(("seed", "logprobs", "stop", "parallel_tool_calls", "name"))),),
         strict=False,
@@ -362,6 +415,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="sambanova",
+        optional=_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.sambanova.ai/v1",
         key_variables=("SAMBANOVA_API_KEY",),
         thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
@@ -369,13 +423,15 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="siliconflow",
+        optional=_fields("frequency_penalty n top_k"),
         base_url="https://api.siliconflow.com/v1",
         key_variables=("SILICONFLOW_API_KEY",),
-        thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
+        thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}, budget=_budget),),
         refused=(("", frozenset(("logprobs", "parallel_tool_calls"))),),
     ),
     Dialect(
         name="snowflake",
+        optional=_fields(_PENALTIES),
         base_url="https://{SNOWFLAKE_ACCOUNT}.snowflakecomputing.com",
         resource_path="/api/v2/cortex/v1",
         key_variables=("SNOWFLAKE_PAT", "SNOWFLAKE_TOKEN"),
@@ -384,11 +440,13 @@ ROWS: tuple[Dialect, ...] = (
             efforts("low medium high", key="reasoning.effort", models="claude"),
             efforts("minimal low medium high"),
         ),
+        finish_reasons=False,
         call_ids=STRICT_IDS,
         refused=(("", frozenset(("seed", "logprobs", "parallel_tool_calls"))), ("claude", frozenset(("stop",)))),
     ),
     Dialect(
         name="together",
+        optional=_fields("frequency_penalty presence_penalty logit_bias n top_k"),
         base_url="https://api.together.xyz/v1",
         key_variables=("TOGETHER_API_KEY",),
         thinking=(
@@ -407,6 +465,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="vercel",
+        optional=_fields("frequency_penalty presence_penalty modalities"),
         base_url="https://ai-gateway.vercel.sh/v1",
         key_variables=("AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
         thinking=(_GATEWAY,),
@@ -417,16 +476,20 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="vllm",
+        caches=True,
         base_url="http://localhost:8000/v1",
         base_url_variables=("VLLM_BASE_URL",),
         key_variables=("VLLM_API_KEY",),
         key_required=False,
         thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
         reasoning_key="reasoning",
+        video_urls=True,
         capabilities=_can(audio=True),
     ),
     Dialect(
         name="xai",
+        caches=True,
+        optional=_fields("frequency_penalty presence_penalty n user"),
         base_url="https://api.x.ai/v1",
         key_variables=("XAI_API_KEY",),
         max_tokens_key="max_completion_tokens",
@@ -437,10 +500,12 @@ ROWS: tuple[Dialect, ...] = (
             Thinking({}),
         ),
         reasoning_key="reasoning_content",
-        refused=((r"grok-[4-9]|grok-code|grok-build|grok-3-mini", frozenset(("stop",))),),
+        refused=((r"grok-[4-9]|grok-code|grok-build|grok-3-mini", _fields(_PENALTIES) | {"stop"}),),
     ),
     Dialect(
         name="zai",
+        caches=True,
+        optional=_fields(""),
         base_url="https://api.z.ai/api/paas/v4",
         base_url_variables=("ZAI_BASE_URL",),
         key_variables=("ZAI_API_KEY", "GLM_API_KEY", "ZHIPUAI_API_KEY"),

@@ -44,7 +44,8 @@ _CONTINUE_PROMPT = (
 )
 _FILTER_STOP_REASONS = frozenset(("content_filter", "refusal"))
 _POLL_SECONDS = 0.05
-"""Interval for checking a target that is at its concurrency limit."""
+"""First interval for checking a target that is at its concurrency limit, or whose money is held. It doubles."""
+_LONGEST_POLL = 1.0
 _LOST_RACE = "another target was faster"
 
 
@@ -109,7 +110,7 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
 
 def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
     """Admit the next target and return the alternatives. Waits if necessary; raises if there is none."""
-    start, has_paid, may_wait_for_recovery = now, False, True
+    start, has_paid, may_wait_for_recovery, poll = now, False, True, _POLL_SECONDS
     context = state.context
 
     def can_try(target: Target) -> bool:
@@ -129,12 +130,14 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
         if stop_reason is not None:
             raise state.routing_error(stop_reason)
         ranked, excluded = state.rank_targets(now)
+        contended: list[tuple[float, Target]] = []
         for index, one in enumerate(ranked):
             if not can_try(one.target):
                 break  # healthy targets are ranked first
             admission = state.admit(one.target, now, reason=one.reason)
             if admission is not None:
                 return admission, ranked[index + 1 :]
+            contended.append((math.inf, one.target))  # another thread took its capacity since
         for target in state.list_panic_targets(excluded):
             if not can_try(target):
                 break
@@ -150,12 +153,13 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
                 now = yield from Now()
                 context.waited = now - start
             continue
-        waits = state.list_waits(excluded, now, random)
+        waits = contended or state.list_waits(excluded, now, random)
         if not waits:
             raise state.routing_error("no target is left", excluded)
         seconds, target = waits[0]
         if seconds == math.inf:
-            seconds = _POLL_SECONDS
+            seconds = poll * (0.5 + 0.5 * random)
+            poll = min(2 * poll, _LONGEST_POLL)
         if not can_wait(seconds):
             raise state.routing_error(f"the next target is available in {seconds:.1f} s", excluded)
         if not can_try(target):

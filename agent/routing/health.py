@@ -203,8 +203,10 @@ MAX_AGE = 600.0
 """Seconds after which an observation is ignored."""
 _MARGIN = 1.1
 """Factor on the percentile, so that a target with a constant response time never counts as slow."""
+_LENGTH_MARGIN = 1.5
+"""Factor on the length of the longest recent response, for reservations."""
 _LEAST_OBSERVATIONS = 5
-"""Minimum number of observations for a percentile."""
+"""Minimum number of observations for a percentile or an expected length."""
 
 
 class Observation(NamedTuple):
@@ -261,6 +263,11 @@ class Timings:
     def usual_tokens(self) -> float | None:
         """Mean number of tokens of a response."""
         return _mean([one.tokens for one in self._observations]) if self._observations else None
+
+    def estimate_tokens(self, default: int) -> int:
+        """Number of tokens that a response is expected not to exceed: the longest recent one with a margin."""
+        longest = math.ceil(_LENGTH_MARGIN * max((one.tokens for one in self._observations), default=0))
+        return longest if len(self._observations) >= _LEAST_OBSERVATIONS else max(default, longest)
 
 
 def _mean(values: list[float] | list[int]) -> float:

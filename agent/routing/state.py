@@ -19,7 +19,7 @@ from ..types.routing import HedgeConfig, OnPartial
 from .limits import RequestBudget, Reservation, SpendLedger, make_hedge_budget
 from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
 from .strategies import Memory, RankedTarget, Strategy
-from .targets import Admission, Target, update_rate_limits
+from .targets import Admission, CostEstimate, Target, update_rate_limits
 
 NEW_OUTAGE = 15.0
 """Seconds since a target started to fail in which a call may wait for another one to recover."""
@@ -244,8 +244,8 @@ class RoutingState:
             return None
         ledger, reservation = self.settings.ledger, Reservation()
         if ledger.limits:
-            dollars = target.max_price(self.profile.request_for(target))
-            reserved = ledger.reserve(dollars or 0.0, self.request.metadata, now)
+            cost = self.profile.estimate_cost(target) or CostEstimate(0.0, 0.0)
+            reserved = ledger.reserve(cost.expected, cost.maximum, self.request.metadata, now)
             if not isinstance(reserved, Reservation):
                 limiter.release(entry, 0)
                 return None

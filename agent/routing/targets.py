@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import override
 
@@ -50,6 +50,13 @@ class RoutableClient(Protocol):
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
         """Return the tools that are sent with every request."""
         ...
+
+
+class CostEstimate(NamedTuple):
+    """Expected and largest possible cost of a request in US dollars."""
+
+    expected: float
+    maximum: float
 
 
 class Target:
@@ -184,12 +191,15 @@ class Target:
         completion = round(usual if request.max_tokens is None else min(usual, request.max_tokens))
         return self._calculate_price(request, prompt, completion, min(cached, prompt))
 
-    def max_price(self, request: AgentRequest) -> float | None:
-        """Upper bound for the cost of a request in US dollars; None if it is not known."""
-        completion = request.max_tokens or self.capabilities.max_output_tokens
-        if completion is None:
+    def estimate_cost(self, request: AgentRequest, prompt: int) -> CostEstimate | None:
+        """Estimate the cost of a request with a prompt of at most so many tokens; None if it is not known."""
+        most = request.max_tokens or self.capabilities.max_output_tokens
+        if most is None:
             return None
-        return self._calculate_price(request, estimate_prompt(request).high, completion, 0)
+        completion = min(most, self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS))
+        expected = self._calculate_price(request, prompt, completion, 0)
+        maximum = self._calculate_price(request, prompt, most, 0)
+        return None if expected is None or maximum is None else CostEstimate(expected, maximum)
 
     def _calculate_price(self, request: AgentRequest, prompt: int, completion: int, cached: int) -> float | None:
         provider, model = self.callee.provider_and_model()
@@ -233,7 +243,9 @@ class Admission:
         first = None if first_event is None else first_event - self.started
         tokens = 0 if usage is None else usage.completion_tokens
         self.target.timings.observe(now, now - self.started, first, tokens)
-        self._settle(now, False, usage, response.cost_estimate if self.reservation.accounts else None)
+        cost = response.cost_estimate if self.reservation.accounts else None
+        self.ledger.settle(self.reservation, cost or 0.0, is_response=cost is not None)
+        self._settle(now, False, usage, cost)
 
     def settle_failure(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
         """Record a failure. `blamed` is the outcome for the circuit breaker; None to ignore it."""

@@ -89,6 +89,12 @@ def defer_if_inline() -> None:
         raise Deferred
 
 
+def _defer_import() -> None:
+    """Raise Deferred within `run_inline` if jsonschema is not imported yet, which takes long."""
+    if "jsonschema" not in sys.modules:
+        defer_if_inline()
+
+
 # Both run the function in a copy of the context: an interrupt between setting and resetting a variable would affect
 # every later validation of the thread.
 
@@ -114,6 +120,7 @@ def find_problems(schema: Mapping[str, Any], value: Any) -> Validation:
         ConfigurationError: The schema exceeds the limits.
         TooExpensive: The time limit has passed.
     """
+    _defer_import()
     if check_limits(schema) and _is_small(value):
         validator = create_limited_validator(schema)  # first, because it imports jsonschema
         try:
@@ -127,6 +134,7 @@ def find_problems(schema: Mapping[str, Any], value: Any) -> Validation:
 
 def find_schema_problem(schema: Mapping[str, Any]) -> SchemaProblem | None:
     """Validate a schema against its metaschema, as far as this is cheap."""
+    _defer_import()
     import jsonschema  # lazy: slow to import
 
     check_limits(schema)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from typing_extensions import Unpack, override
 
 from ..calls.requests import read_request
+from ..engine.drivers.threads import start_thread
 from ..errors import ConfigurationError, printable
 from ..graph import DAG, Node
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
@@ -112,9 +112,7 @@ def run_awaitable(value: Any) -> Any:
             failure.append(error)
 
     # In a thread, because this one may have a running event loop.
-    thread = threading.Thread(target=main, daemon=True, name="agent-store")
-    thread.start()
-    thread.join()
+    start_thread(main, "agent-store").join()
     if failure:
         raise failure[0]
     return outcome[0]

@@ -50,7 +50,9 @@ _CREDENTIALS = frozenset(("GoogleAuthError", "NoCredentialsError", "CredentialsE
 def encode_headers(request: WireRequest) -> dict[str, str]:
     """Headers of a request, without those that the SDK client sets itself."""
     return {
-        name.decode("ascii"): value.decode("latin-1") for name, value in request.headers if name not in _CLIENT_HEADERS
+        name.decode("ascii"): value.decode("latin-1")
+        for name, value in (*request.headers, *request.call_headers)
+        if name not in _CLIENT_HEADERS
     }
 
 

@@ -7,11 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from typing_extensions import override
 
-from ._base import Base64, FrozenTuple, JsonObject, SequenceOf, Value
+from ._base import EMPTY_OBJECT, Base64, FrozenTuple, JsonObject, SequenceOf, Value
 
 if TYPE_CHECKING:
     from .parts import TextContent
+
+
+class ExtraValue(Value, frozen=True):
+    """Base class of values that keep unknown keys of their dicts, those of a vendor, in `extra`."""
+
+    if not TYPE_CHECKING:
+
+        @model_validator(mode="before")
+        @classmethod
+        def _collect_extra(cls, data):
+            """Move unknown keys of a dict into `extra`, unless they are empty."""
+            known = cls._keywords
+            if type(data) is not dict or known.issuperset(data) or cls.model_config.get("extra") == "forbid":
+                return data
+            extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
+            rest = {key: value for key, value in data.items() if key in known}
+            return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
+
+    @override
+    def __repr_args__(self) -> Any:
+        return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
 
 
 class Citation(Value, frozen=True):
@@ -66,6 +88,7 @@ if TYPE_CHECKING:
         provider_data: Mapping[str, Any] | None
         origin: Origin | None
         cache: Literal["short", "long"] | None
+        extra: Mapping[str, Any]
 
     class _ImageFields(CommonFields, total=False):
         type: Literal["image", "image_url"]
@@ -80,7 +103,7 @@ if TYPE_CHECKING:
         detail: str | None
 
 
-class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
+class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
     """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
     _spellings: ClassVar[tuple[str, ...]] = ("type",)
@@ -89,6 +112,8 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     origin: Origin | None = None
     cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
     """Prompt caching: ask the vendor to cache the prompt up to this part."""
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a part dict are collected here; codecs send them or warn."""
 
     _union: ClassVar[Any] = None
     """`Part`, which is defined after all its classes."""
@@ -313,6 +338,7 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(nested := data.get("image_url"), Mapping):
         data["image_url"] = nested.get("url")
         data.setdefault("detail", nested.get("detail"))
+        _keep_nested(data, "image_url", nested, ("url", "detail"))
     address, content = data.pop("url", None), data.pop("data", None)
     if isinstance(content, str) and content.startswith(("http:", "https:", "data:")):
         address, content = content, None
@@ -351,8 +377,11 @@ def _read_video(fields: dict[str, Any]) -> dict[str, Any]:
     """Normalize video fields to exactly one of `url` and `data`."""
     data = dict(fields)
     address = data.pop("video_url", None)
-    if address is not None:
-        data["url"] = address.get("url") if isinstance(address, Mapping) else address
+    if isinstance(address, Mapping):
+        data["url"] = address.get("url")
+        _keep_nested(data, "video_url", address, ("url",))
+    elif address is not None:
+        data["url"] = address
     _unpack_data_url(data)
     _require_one("a video", data, ("url", "data"))
     return data
@@ -367,6 +396,12 @@ def _read_file(fields: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("a file by id has no data; pass a document instead")
     flat = {**fields, **nested, "title": nested.get("filename", fields.get("title"))}
     return {key: value for key, value in flat.items() if key not in ("file", "filename")}
+
+
+def _keep_nested(data: dict[str, Any], key: str, nested: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Keep unknown keys of a nested object in `extra`, in an object of the same name."""
+    if others := {name: value for name, value in nested.items() if name not in known and value is not None}:
+        data["extra"] = {**(data.get("extra") or {}), key: others}
 
 
 def _unpack_data_url(data: dict[str, Any]) -> None:
@@ -399,6 +434,7 @@ def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str,
     flat = {key: value for key, value in data.items() if key != "source"}
     if (media_type := source.get("media_type")) is not None:
         flat["media_type"] = media_type
+    _keep_nested(flat, "source", source, ("type", "media_type", "url", "data"))
     match source.get("type"):
         case "url":
             flat["url"] = source.get("url")

@@ -24,7 +24,7 @@ from ._base import (
     freeze,
     initialize,
 )
-from .media import CacheHint, ContentPart, ImageContent, expand_images
+from .media import CacheHint, ContentPart, ExtraValue, ImageContent, expand_images
 from .parts import (
     CodeContent,
     DiffContent,
@@ -38,7 +38,7 @@ from .parts import (
     find_part_class,
 )
 from .secrets import ExtraField
-from .tools import HasSpec, OfferedTool, RequestTool, tool_name
+from .tools import HasSpec, OfferedTool, RequestTool, check_unique_names
 from .usage import Usage
 
 _RESULT_KEYS = ("tool_call_id", "tool_use_id", "name", "tool_name", "details", "is_error", "result")
@@ -169,7 +169,7 @@ ThinkingField = Accepts[ThinkingLevel | None, ThinkingLevel | ThinkingName | Non
 _MISSING: Any = object()
 
 
-class Message(Value, frozen=True):
+class Message(ExtraValue, frozen=True):
     """One message of a conversation.
 
     `content` keeps text or parts as passed; `tool_calls` are moved into it. `parts` always returns parts.
@@ -195,6 +195,8 @@ class Message(Value, frozen=True):
     provider: str | None = None
     api: str | None = None
     model: str | None = None
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a message dict are collected here; codecs send them or warn."""
 
     if TYPE_CHECKING:
 
@@ -215,6 +217,7 @@ class Message(Value, frozen=True):
             provider: str | None = ...,
             api: str | None = ...,
             model: str | None = ...,
+            extra: Mapping[str, Any] = ...,
         ) -> None: ...
 
     else:
@@ -227,10 +230,10 @@ class Message(Value, frozen=True):
                 fields["content"] = content
                 initialize(self, fields, _TEXT_FIELDS_SET)
                 return
-            if role is not _MISSING:
-                data["role"] = role
             if not self._keywords.issuperset(data):
                 self._reject_keyword(data)
+            if role is not _MISSING:
+                data["role"] = role
             data["content"] = content
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 
@@ -461,7 +464,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         @model_validator(mode="after")
         def _check(self):
             if len(self.tools) > 1:
-                _check_unique_names(self.tools)
+                check_unique_names(self.tools)
             return self
 
     @property
@@ -488,11 +491,3 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         if self.input is None:
             return self.messages
         return (*self.messages, Message(Role.USER, self.input))
-
-
-def _check_unique_names(tools: Sequence[RequestTool]) -> None:
-    named = [tool_name(tool) for tool in tools]
-    if len(set(named)) == len(named):
-        return
-    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
-        raise ValueError(f"tools: duplicate names {', '.join(twice)}; rename or remove one")

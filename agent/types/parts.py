@@ -212,7 +212,7 @@ class ToolCall(ContentPart, frozen=True):
         def _flatten(cls, data):
             """Accept OpenAI's `{"id": …, "function": {"name": …, "arguments": …}}`."""
             if type(data) is dict and isinstance(data.get("function"), Mapping):
-                return {**data, **data["function"]}
+                return {**{key: value for key, value in data.items() if key != "function"}, **data["function"]}
             return data
 
     item_id: str | None = None

@@ -227,7 +227,7 @@ class RateLimit(Value, frozen=True, extra="forbid"):
 
 
 class SpendLimit(Value, frozen=True, extra="forbid"):
-    """Spend limit. The maximum cost of a request is reserved before it is sent."""
+    """Spend limit. The expected cost of a request is reserved before it is sent."""
 
     dollars: float = Field(gt=0, allow_inf_nan=False)
     per: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -19,7 +19,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_vali
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
-from .media import CacheHint
+from .media import CacheHint, ExtraValue
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         extra: Mapping[str, Any]
 
 
-class ToolSpec(Value, frozen=True):
+class ToolSpec(ExtraValue, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
     _positional = ("name", "description", "parameters")
@@ -287,3 +287,11 @@ OfferedTool = Annotated[ToolSpec | BuiltinTool | JsonObject, WrapValidator(_read
 def tool_name(tool: RequestTool) -> str | None:
     """Return the name of an offered tool; None for a dict without one."""
     return tool.get("name") if isinstance(tool, Mapping) else tool.name
+
+
+def check_unique_names(tools: Sequence[RequestTool]) -> None:
+    named = [tool_name(tool) for tool in tools]
+    if len(set(named)) == len(named):
+        return
+    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
+        raise ValueError(f"tools: duplicate names {', '.join(twice)}; rename or remove one")

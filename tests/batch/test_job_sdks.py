@@ -139,11 +139,11 @@ BATCH_PRICES = {
     "mistral:mistral-large-2512": 0.25 + 0.75,
     "mistral:codestral-2508": 0.15 + 0.45,
 }
-"""Dollars for a million tokens in and out, from the vendors' price pages."""
+"""Dollars for a million tokens in and out, by list prices that were entered by hand."""
 
 
 @pytest.mark.parametrize("target", BATCH_PRICES)
-def test_batches_cost_what_the_price_pages_say(target: str) -> None:
+def test_batches_cost_what_the_table_of_list_prices_says(target: str) -> None:
     provider, _, model = target.partition(":")
     config = AgentConfig(provider=provider, model=model, api_key=KEY, base_url="http://localhost")
     discount = get_batch_api(load_provider(provider)(config)).discount

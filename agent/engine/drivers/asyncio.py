@@ -44,6 +44,7 @@ from ..flow import (
     rest_of,
     take_event,
 )
+from ..locks import PROCESS, foreign_call_error
 from ..wire import (
     GRACE,
     SLACK,
@@ -80,6 +81,7 @@ class AioRun:
         "_error",
         "_events",
         "_expired",
+        "_forks",
         "_parent",
         "_pause",
         "_reply",
@@ -124,6 +126,7 @@ class AioRun:
         self._task: asyncio.Task[None] | None = None
         self._reply: Any = None
         self._error: Exception | None = None
+        self._forks = PROCESS.forks
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Task[Any] | None = None
@@ -136,6 +139,8 @@ class AioRun:
 
     async def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         try:
@@ -168,9 +173,9 @@ class AioRun:
 
     async def aclose(self) -> None:
         """Close the flow, then its branches and bodies. Closing again does nothing; a reader sees the end."""
-        if self.finished:
+        was_finished, self.finished = self.finished, True
+        if was_finished or self._forks != PROCESS.forks:  # in a forked child, everything belongs to the parent
             return
-        self.finished = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -194,7 +199,7 @@ class AioRun:
 
     def abandon(self) -> None:
         """Schedule closing, from a finalizer or another thread."""
-        if not self.finished:
+        if not self.finished and self._forks == PROCESS.forks:
             self._on_loop(lambda: self.loop.create_task(self.aclose()))
 
     def _on_loop(self, function: Callable[[], object]) -> None:

@@ -167,6 +167,8 @@ def encode_body(
     if stream:
         body["stream"] = True
     system_slots = [CacheSlot(cast(JsonDict, encode_text(text.text)), text.cache) for text in system]
+    for slot, text in zip(system_slots, system, strict=True):
+        context.add_extra(slot.block, text.extra, "a system message")
     add_cache_markers(context, (_tool_slots(context), system_slots, encoder.cache_slots))
     if system:
         check_extra(request, ("system",))
@@ -187,7 +189,7 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
 
 
 def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | list[JsonDict]:
-    if len(blocks) == 1 and "cache_control" not in blocks[0]:
+    if len(blocks) == 1 and len(blocks[0]) == 2:
         return texts[0].text
     return blocks
 

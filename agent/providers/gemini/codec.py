@@ -86,6 +86,7 @@ def _encode(
     context = GeminiContext(request, origin, platform=platform, features=features_of(model))
     context.warn(*repairs)
     check_cache_hints(context, messages)
+    context.drop_all_extra(request.messages)
     system = Role.SYSTEM
     leading = list(takewhile(lambda message: message.role is system, messages))
     encoder = ContentsEncoder(context)

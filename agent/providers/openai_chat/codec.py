@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
+from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
 from ..failures import request_id
 from .dialect import API, OPENAI, Dialect
 from .fields import SCHEMA_DIALECT
 from .messages import encode_body
-from .response import MessageReader, normalize_finish_reason, read_finish_reason, read_logprobs, read_usage
+from .response import MessageReader, read_usage
 from .stream import ChatDecoder
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class ChatCodec(CodecBase):
         capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
         super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
+        self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"
         self._foreign_thinking = foreign_thinking
 
@@ -142,27 +143,24 @@ class ChatCodec(CodecBase):
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        choice = body["choices"][0]
         model = body.get("model") or request.model or ""
-        message = choice["message"]
-        if message is None and "finish_reason" not in choice:
-            raise TypeError("a choice without a message")
-        content = MessageReader(self.dialect, request, model).read_message(message or {}, body)
+        first, *others = body["choices"]
+        alternatives: list[AgentResponse] = []
+        if others:
+            first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
+            head = {"id": body.get("id")}
+            for choice in others:
+                fields = MessageReader(self.dialect, request, model).read_choice(choice, head)
+                alternatives.append(AgentResponse(provider=self.name, model=model, **fields))
         return AgentResponse(
             provider=self.name,
             model=model,
-            content=content,
-            usage=read_usage(body.get("usage")),
-            stop_reason=normalize_finish_reason(
-                read_finish_reason(choice),
-                called=any(isinstance(part, ToolCall) for part in content),
-                refused=any(isinstance(part, RefusalContent) for part in content),
-            ),
-            raw_stop_reason=choice.get("finish_reason"),
+            usage=read_usage(body.get("usage") or first.get("usage")),
             id=body.get("id") or None,
             request_id=request_id(headers),
-            logprobs=read_logprobs(logprobs) if (logprobs := choice.get("logprobs")) else (),
+            choices=alternatives,
             raw=body,
+            **MessageReader(self.dialect, request, model).read_choice(first, body),
         )
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:

@@ -77,6 +77,7 @@ def encode_body(
         results, messages = _split_leading_results(messages)
     repaired, repairs = repair(messages, origin, foreign_thinking)
     context.warn(*repairs)
+    context.drop_all_extra(request.messages)
     items = ItemEncoder(context).encode((*results, *repaired))
     body = encode_fields(context, FIELDS)
     if instructions:
@@ -162,6 +163,7 @@ class ResponsesCodec(CodecBase):
         all_headers = {**credentials, **(headers or {})}
         super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
+        self.idempotency: bool = dialect is OPENAI
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
         self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
