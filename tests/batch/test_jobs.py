@@ -311,13 +311,15 @@ def test_vendors_without_batches_say_why(make: Callable[[], Agent], problem: str
         agent.submit_batch(["one"])
 
 
-def test_agents_with_middleware_or_a_client_cannot_run_jobs() -> None:
+def test_agents_with_middleware_or_a_client_cannot_run_jobs(desk: Desk) -> None:
     with pytest.raises(errors.ConfigurationError, match="middleware"):
         Agent("openai:gpt-4o", api_key=KEY, middleware=[Redaction()]).submit_batch(["one"])
     with pytest.raises(errors.ConfigurationError, match="SDK client"):
         Agent("openai:gpt-4o", client=openai.OpenAI(api_key=KEY)).submit_batch(["one"])
     with pytest.raises(errors.ConfigurationError, match="extra contains a credential"):
-        desk.agent(FORMS[0]).submit_batch([AgentRequest(input="hi", extra={"api_key": KEY})], folder=desk.folder)
+        desk.agent(next(iter(FORMS))).submit_batch(
+            [AgentRequest(input="hi", extra={"api_key": KEY})], folder=desk.folder
+        )
 
 
 def test_loading_checks_id_folder_and_agent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,3 +357,27 @@ SCHEMA_DIALECT = SchemaDialect(
     most_listed=1_000,
     deepest=10,
 )
+
+CHAT_TEMPLATE = switch(
+    {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
+)
+GATEWAY = efforts(
+    "minimal low medium high xhigh",
+    key="reasoning.effort",
+    off={"reasoning": {"enabled": False}},
+    budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+)
+"""Gateways accept one form for all models behind them."""
+EPHEMERAL = CacheMarks(
+    short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+)
+"""Claude's cache breakpoints, which gateways pass on."""
+
+
+def make_capabilities(**differences: bool) -> ProviderCapabilities:
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
+
+
+def list_fields(names: str) -> frozenset[OptionalField]:
+    return frozenset(field for field in get_args(OptionalField) if field in names.split())
