@@ -20,10 +20,10 @@ from .calls.preflight import check, count_tokens, get_token_counter, read_token_
 from .calls.requests import RequestLike, prepare, read_config, read_request, split_call_options
 from .calls.streams import Partials, Settle
 from .calls.structured_output import parse_output
-from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError, hide_arguments, printable
+from .job_client import JobClient
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
@@ -46,10 +46,15 @@ if TYPE_CHECKING:
     from .calls.preflight import Report
     from .loop.hooks import Hooks
     from .middleware import Middleware
-    from .types.options import AnyTool, ConfigChanges, ConfigOptions, PreflightOptions
+    from .types.options import (
+        AnyTool,
+        ConfigChanges,
+        ConfigOptions,
+        PreflightOptions,
+    )
 
 
-class Agent(Client):
+class Agent(JobClient):
     """A client for one model.
 
     ```python
@@ -356,8 +361,12 @@ class Agent(Client):
     def _counts_at_vendor(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or get_token_counter(self.provider) is not None)
 
+    def _exchange_call(self, once: Callable[[Endpoint], Call]) -> Call:
+        """Return a call of another endpoint than that of responses, with the keys and retries of this agent."""
+        return retry(self._with_key(once), self.retry, self._retries)
+
     def _count_call(self) -> Call:
-        call = retry(self._with_key(count_tokens), self.retry, self._retries)
+        call = self._exchange_call(count_tokens)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 

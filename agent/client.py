@@ -73,12 +73,18 @@ class Client(BaseClient):
         Args:
             requests: Any iterable, also an infinite generator: it is read as responses arrive.
             schema: Schema of every output, as for `complete`.
+            deadline: As for `complete`. With `24h`, requests go through the batch API of the agent, or of the router's
+                first choice, if it has one and that is cheaper. Requests without a response are then sent as usual.
 
         Raises:
             ConfigurationError: An option is invalid or unknown. Nothing was sent.
             BatchInputError: The iterable of requests raised an error. Its `result` has the items so far.
         """
         mask_call_options(options)
+        if options.get("deadline") == "24h":
+            from .batch.job_choice import run_day_batch  # lazy: only batch jobs need it
+
+            return run_day_batch(self, requests, options)
         return self.batch_stream(requests, **options).collect()
 
     @overload
@@ -108,6 +114,10 @@ class Client(BaseClient):
 
         await import_in_thread("agent.batch.streams", "agent.batch.values")
         mask_call_options(options)
+        if options.get("deadline") == "24h":
+            from .batch.job_choice import arun_day_batch  # lazy: only batch jobs need it
+
+            return await arun_day_batch(self, requests, options)
         return await self.abatch_stream(requests, **options).collect()
 
     @overload

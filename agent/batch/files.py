@@ -128,15 +128,17 @@ def run_file(
     """
     send, batch_options = read_options(caller, {**options, "schema": schema} if schema is not None else options)
     with ExitStack() as stack:
-        file = stack.enter_context(_open_input(source))
-        ledger = _ledger(source, target, failures)
+        file = stack.enter_context(open_input(source))
+        ledger = open_ledger(source, target, failures)
         stack.callback(ledger.close)
-        run = _Run(send, file, ledger)
+        run = FileRun(send, file, ledger)
         run.check(retry_failed=retry_failed)
         return run.process(batch_options)
 
 
-class _Run:
+class FileRun:
+    """One run over a file of requests."""
+
     def __init__(self, send: SendRequest, source: BinaryIO, ledger: Ledger) -> None:
         self._send_request = send
         self._source = source
@@ -302,7 +304,7 @@ def _format_list(items: list[str]) -> str:
     return f"{', '.join(items[:_MAX_LISTED])}{more}"
 
 
-def _open_input(source: Readable) -> BinaryIO:
+def open_input(source: Readable) -> BinaryIO:
     """Open the input so that it can be read twice. Pipes are copied to a temporary file."""
     if isinstance(source, str | os.PathLike):
         try:
@@ -330,7 +332,7 @@ def _copy_to_temporary(source: BinaryIO) -> BinaryIO:
     return copy
 
 
-def _ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | None) -> Ledger:
+def open_ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | None) -> Ledger:
     if not isinstance(target, str | os.PathLike):
         if failures is not None:
             raise ConfigurationError(

@@ -34,9 +34,11 @@ class BatchItem(Generic[OutputT]):
     index: int
     """Position of the request in the input, from 0."""
     request: Any
-    """The request as passed in."""
+    """The request as passed in; of a batch job, with the agent's defaults."""
     response: AgentResponse[OutputT] | None = None
     error: Exception | None = None
+    custom_id: str | None = None
+    """The id that the caller gave the request of a batch job."""
 
     @property
     def ok(self) -> bool:
@@ -350,17 +352,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        cost, tokens, unpriced = _sum_attempts(item)
-        previous = self._progress
-        self._progress = replace(
-            previous,
-            done=previous.done + 1,
-            failed=previous.failed + (item.error is not None),
-            known_cost=previous.known_cost + cost,
-            unpriced=previous.unpriced + unpriced,
-            tokens=previous.tokens + tokens,
-            elapsed=monotonic() - self._started_at,
-        )
+        self._progress = replace(count_item(self._progress, item), elapsed=monotonic() - self._started_at)
         if self.stopped is None:
             self.stopped = self._find_reached_limit()
         if item.error is not None:
@@ -409,6 +401,19 @@ class ProgressTracker:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def count_item(progress: BatchProgress, item: BatchItem) -> BatchProgress:
+    """Return the progress after another item."""
+    cost, tokens, unpriced = _sum_attempts(item)
+    return replace(
+        progress,
+        done=progress.done + 1,
+        failed=progress.failed + (item.error is not None),
+        known_cost=progress.known_cost + cost,
+        unpriced=progress.unpriced + unpriced,
+        tokens=progress.tokens + tokens,
+    )
 
 
 def _sum_attempts(item: BatchItem) -> tuple[float, int, bool]:

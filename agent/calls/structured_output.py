@@ -216,6 +216,19 @@ def _parse_stream(call: Call, plan: Plan, request: AgentRequest, context: Contex
         raise invalid from misfit.__cause__
 
 
+def read_output(response: AgentResponse, plan: Plan, request: AgentRequest) -> AgentResponse:
+    """Return a response with its `output`, without asking the model to correct an invalid answer."""
+    response, text = plan.read(response)
+    if response.has_tool_calls:
+        return response
+    try:
+        return response.model_copy(update={"output": _value(response, text, plan, request)})
+    except Misfit as misfit:
+        raise _invalid(misfit, response, text) from misfit.__cause__
+    except TooExpensive as error:
+        raise _invalid(Misfit(str(error)), response, text) from None
+
+
 def _validate(response: AgentResponse, text: str, plan: Plan, request: AgentRequest, context: Context) -> Flow[Any]:
     try:
         return (yield from run_validation(_value, response, text, plan, request))

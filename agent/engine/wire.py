@@ -56,6 +56,8 @@ class WireRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the codec about dropped data, for the response."""
     method: str = "POST"
+    once: bool = False
+    """Whether the request must not be repeated, not even after an idle connection turned out to be closed."""
     call_headers: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
     """Headers of this call alone, apart from those by which transports keep prepared requests."""
 
@@ -204,8 +206,11 @@ class Transport(SyncTransport, AsyncTransport, Protocol):
     """A transport for sync and async calls."""
 
 
-def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
-    """Parse untrusted JSON. ValueError for invalid, non-finite, too deep or too large documents."""
+def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH, repair: bool = True) -> Any:
+    """Parse untrusted JSON. ValueError for invalid, non-finite, too deep or too large documents.
+
+    By default a byte order mark and halves of characters are accepted, as vendors send them.
+    """
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     if len(data) > _FEW_VALUES and _is_bomb(data):
@@ -213,7 +218,7 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError:
-        if (repaired := _repair_text(data)) == data:
+        if not repair or (repaired := _repair_text(data)) == data:
             raise
         value = from_json(repaired, allow_inf_nan=False)
     if data.count(b"{") + data.count(b"[") > max_depth and _depth_exceeds(value, max_depth):

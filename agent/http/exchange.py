@@ -157,7 +157,7 @@ class Exchange(Generic[C]):
 
     def start(self) -> Steps[None]:
         """Send the request and read the head of the response, on an idle connection or a new one."""
-        reused = self._pool.take_idle(self.head.origin)
+        reused = None if self.request.once else self._pool.take_idle(self.head.origin)
         while True:
             self.connection = reused or (yield CONNECT)
             parser = self._parser = ResponseParser()

@@ -53,7 +53,7 @@ class SyncClientSender:
                 yield from self._send(request, limits, seconds, connection)
                 return
             except Exception as error:
-                if not connection.is_stale(error):
+                if request.once or not connection.is_stale(error):
                     raise
             yield from self._send(request, limits, seconds, _Connection(stepper.limit_connecting, stepper))
         except Exception as error:
@@ -111,7 +111,7 @@ class AsyncClientSender:
                 try:
                     response = await self._open(request, limits, connection)
                 except Exception as error:
-                    if not connection.is_stale(error):
+                    if request.once or not connection.is_stale(error):
                         raise
                     response = await self._open(request, limits, _Connection(limit_connecting))
             body = _ClientBody(response, request)

@@ -179,6 +179,7 @@ class ProviderCapabilities(Value, frozen=True):
     vision: bool = False
     system_messages: bool = True
     batch: bool = False
+    """Has a batch API that `submit_batch` supports."""
     native_schema_output: bool = False
     thinking: bool = False
     documents: bool = False

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from os import PathLike
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
@@ -147,8 +148,8 @@ class RequestOptions(TypedDict, total=False):
     """Prompt cache for the conversation so far, at vendors that need a marker."""
     output_mode: OutputMode | None
     """How a schema is enforced: `native`, `tool` or `prompted`. By default the best that the model has."""
-    deadline: float | None
-    """Seconds for the whole call, including retries and fallbacks."""
+    deadline: float | Literal["24h"] | None
+    """Seconds for the whole call, including retries and fallbacks. `24h` lets a batch use a vendor's batch API."""
     metadata: Mapping[str, Any]  # Any: your own JSON data
     """Your own data, such as `user_id`, for spend limits and logs. Sent where the vendor has such a field."""
     session_id: str | None
@@ -221,6 +222,13 @@ class BatchOptions(CompleteOptions, total=False):
     """Stop after so many US dollars."""
     max_seconds: float | None
     """Stop after so many seconds."""
+
+
+class BatchJobOptions(CompleteOptions, total=False):
+    """Options of `submit_batch`. Those of requests apply to each request."""
+
+    folder: str | PathLike[str] | None
+    """Folder for the files of jobs. By default `batches` in AGENT_HOME, or in `~/.agent`."""
 
 
 class SessionOptions(TypedDict, total=False):

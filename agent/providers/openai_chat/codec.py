@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote, urlsplit
 
 from typing_extensions import override
@@ -24,6 +24,9 @@ from .fields import SCHEMA_DIALECT
 from .messages import encode_body
 from .response import MessageReader, read_usage
 from .stream import ChatDecoder
+
+if TYPE_CHECKING:
+    from .batches import OpenAIBatches
 
 _OPENAI_PATHS = (
     (re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com", re.I), "/v1"),
@@ -106,7 +109,8 @@ class ChatCodec(CodecBase):
         key = None if address.key is None else address.key.get_secret_value()
         credentials = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
         all_headers = {**credentials, **(headers or {})}
-        super().__init__(dialect.name, dialect.capabilities, all_headers, () if key is None else (key,))
+        capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
+        super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
         self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"
@@ -161,3 +165,15 @@ class ChatCodec(CodecBase):
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ChatDecoder(self.dialect, headers, request, self._secrets)
+
+    def batch_api(self) -> OpenAIBatches:
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
+        from .batches import OpenAIBatches  # lazy: only batch jobs need it
+
+        if self.dialect.batch is None:
+            raise make_unsupported_error(self.name, "its Batch API is unknown", "Use batch(), or another provider.")
+        url, mark, query = self._url.partition("?")
+        root = url.removesuffix("/chat/completions")
+        resource = root.removesuffix("/deployments/{model}")
+        endpoint = "/v1/chat/completions" if resource == root else "/chat/completions"
+        return OpenAIBatches(self.dialect.batch, resource, endpoint, self._headers, mark + query)

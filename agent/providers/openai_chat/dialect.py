@@ -127,6 +127,25 @@ STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 """Call ids that Claude and its hosts accept."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDialect:
+    """The Batch API as one vendor implements it. The defaults are OpenAI's."""
+
+    max_requests: int = 50_000
+    max_bytes: int = 200_000_000
+    discount: float | None = 0.5
+    batches_path: str = "/batches"
+    upload_path: str = "/files"
+    purpose: str = "batch"
+    named_files: bool = False
+    """Requires the file's name and type as fields of the upload."""
+    metadata: bool = True
+    """Accepts metadata for batches."""
+    job_form: bool = False
+    """Takes a list of files, the model and a timeout in hours, and omits method and URL in lines."""
+    page_size: int = 100
+
+
 def _capabilities() -> ProviderCapabilities:
     return ProviderCapabilities(
         streaming=True,
@@ -223,6 +242,8 @@ class Dialect:
     stream_usage: bool = True
     """Accepts `stream_options` to report usage at the end of a stream."""
 
+    batch: BatchDialect | None = None
+    """The vendor's Batch API, if it has one."""
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 
     def refuses(self, setting: str, model: str) -> bool:
@@ -297,6 +318,7 @@ OPENAI = Dialect(
     call_ids=CallIds(re.compile(r"[!-~]{1,40}")),
     refusals=True,
     file_ids=True,
+    batch=BatchDialect(),
 )
 
 UNKNOWN = Dialect(
@@ -312,6 +334,7 @@ UNKNOWN = Dialect(
     call_ids=STRICT_IDS,
     file_ids=True,
     video_urls=True,
+    batch=BatchDialect(),
 )
 """Unknown compatible servers, with the features of most servers.
 
@@ -334,3 +357,27 @@ SCHEMA_DIALECT = SchemaDialect(
     most_listed=1_000,
     deepest=10,
 )
+
+CHAT_TEMPLATE = switch(
+    {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
+)
+GATEWAY = efforts(
+    "minimal low medium high xhigh",
+    key="reasoning.effort",
+    off={"reasoning": {"enabled": False}},
+    budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+)
+"""Gateways accept one form for all models behind them."""
+EPHEMERAL = CacheMarks(
+    short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+)
+"""Claude's cache breakpoints, which gateways pass on."""
+
+
+def make_capabilities(**differences: bool) -> ProviderCapabilities:
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
+
+
+def list_fields(names: str) -> frozenset[OptionalField]:
+    return frozenset(field for field in get_args(OptionalField) if field in names.split())
