@@ -203,7 +203,7 @@ def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> 
 def exclude_too_expensive(
     target: Target, profile: RequestProfile, ledger: SpendLedger, now: float, *, is_shared: bool = False
 ) -> Exclusion | None:
-    """Exclude a target whose expected cost would exceed a spend limit. A shared state checks the limits itself."""
+    """Exclude a target whose expected cost would exceed a spend limit. A shared state checks its own."""
     cost = profile.estimate_cost(target)
     if cost is None:
         return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None

@@ -53,7 +53,6 @@ class Router(Client):
     router = Router([scripted_agent(OverloadedError("busy"), model="a"), scripted_agent("Hello!", model="b")])
     response = router.complete("Hi")
     assert response.text == "Hello!"
-    print(response.route)
     ```
 
     Args:
