@@ -12,28 +12,18 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack, override
 
 from . import transports
-from .calls.call import (
-    Endpoint,
-    attempt,
-    cancel,
-    complete,
-    record_route,
-    retrieve,
-    retry,
-    settle_response,
-    stream,
-    without_waiting,
-)
+from .calls.background import cancel, retrieve, without_waiting
+from .calls.call import Endpoint, attempt, complete, record_route, retry, reveal_secrets, settle_response, stream
 from .calls.credentials import Keys, call_with_keys, check_picklable, read_keys_by_provider
 from .calls.output_modes import as_sent, plan_output
 from .calls.preflight import check, count_tokens, get_token_counter, read_token_count
 from .calls.requests import RequestLike, prepare, read_config, read_request, split_call_options
 from .calls.streams import Partials, Settle
 from .calls.structured_output import parse_output
-from .client import Client
 from .engine.context import Call
 from .engine.wire import Limits, Transport
-from .errors import ConfigurationError
+from .errors import ConfigurationError, hide_arguments, printable
+from .job_client import JobClient
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client
@@ -56,10 +46,15 @@ if TYPE_CHECKING:
     from .calls.preflight import Report
     from .loop.hooks import Hooks
     from .middleware import Middleware
-    from .types.options import AnyTool, ConfigChanges, ConfigOptions, PreflightOptions
+    from .types.options import (
+        AnyTool,
+        ConfigChanges,
+        ConfigOptions,
+        PreflightOptions,
+    )
 
 
-class Agent(Client):
+class Agent(JobClient):
     """A client for one model.
 
     ```python
@@ -90,6 +85,7 @@ class Agent(Client):
     An agent is immutable and may be shared by threads, event loops and forked processes.
     """
 
+    @hide_arguments
     def __init__(
         self,
         config: AgentConfig | str,
@@ -253,6 +249,7 @@ class Agent(Client):
     # Variants
 
     @override
+    @hide_arguments
     def with_config(self, **changes: Unpack[ConfigChanges]) -> Agent:
         """Return an agent with some settings changed."""
         options = self._options()
@@ -306,13 +303,18 @@ class Agent(Client):
     def provider(self) -> Provider:
         """The provider, created on first use. Raises AuthenticationError if there is no API key."""
         if self._provider is None:
-            make, config = load_provider(self.config.provider), self.config
-            if self._get_key is not None:
-                config = config.with_overrides(api_key=_PLACEHOLDER_KEY)
-            self._provider = make(config) if self._client is None else provider_for_client(self._client, make, config)
+            self._provider = self._create_provider()
         return self._provider
 
+    @hide_arguments
+    def _create_provider(self) -> Provider:
+        make, config = load_provider(self.config.provider), self.config
+        if self._get_key is not None:
+            config = config.with_overrides(api_key=_PLACEHOLDER_KEY)
+        return make(config) if self._client is None else provider_for_client(self._client, make, config)
+
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Agent({f'{self.config.provider}:{self.config.model}'!r})"
 
@@ -359,8 +361,12 @@ class Agent(Client):
     def _counts_at_vendor(self, exact: bool | None) -> bool:
         return exact is not False and (exact is True or get_token_counter(self.provider) is not None)
 
+    def _exchange_call(self, once: Callable[[Endpoint], Call]) -> Call:
+        """Return a call of another endpoint than that of responses, with the keys and retries of this agent."""
+        return retry(self._with_key(once), self.retry, self._retries)
+
     def _count_call(self) -> Call:
-        call = retry(self._with_key(count_tokens), self.retry, self._retries)
+        call = self._exchange_call(count_tokens)
         if self.middleware:
             from .middleware.flow import wrap_token_count  # lazy: only agents with middleware need it
 
@@ -384,6 +390,7 @@ class Agent(Client):
         )
         return Endpoint(provider, limits, config.idle_timeout, self._transport)
 
+    @hide_arguments
     def _endpoint_with(self, key: Secret | None) -> Endpoint:
         config = self.config if key is None else validate_with(lambda: self.config.with_overrides(api_key=key))
         return self._endpoint(load_provider(config.provider)(config))
@@ -415,14 +422,14 @@ class Agent(Client):
         from .middleware.base import describe_schema, fingerprint_wire  # lazy: only agents with middleware need it
 
         provider = self.provider
-        wire = provider.encode(as_sent(provider, request), stream=False)
+        wire = provider.encode(reveal_secrets(as_sent(provider, request)), stream=False)
         return fingerprint_wire(provider.name, wire, describe_schema(request.output_schema))
 
     def _attempt(self, name: str, once: Callable[[Endpoint], Call]) -> Call:
         model = self.config.model
 
         def attempt_once(endpoint: Endpoint) -> Call:
-            return attempt(once(endpoint), target=name, provider=endpoint.provider.name, model=model)
+            return attempt(once(endpoint), target=name, provider=endpoint.provider, model=model)
 
         return self._with_key(attempt_once)
 

@@ -17,6 +17,7 @@ from .calls.requests import HasRequest, RequestLike, read_request
 from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
 from .engine.context import Call, Context, TurnRef, ambient_deadline
 from .engine.drivers.sync import SyncRun, drain
+from .engine.drivers.threads import import_asyncio
 from .engine.wire import Transport
 from .errors import ConfigurationError
 from .types import AgentRequest, AgentResponse, Message, ProviderCapabilities, ToolLoopConfig
@@ -292,6 +293,10 @@ class BaseClient:
     @document_like(json)
     async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
         """Async version of `json`."""
+        if isinstance(options.get("schema"), Mapping):
+            from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+            await import_in_thread("jsonschema")
         client, changes = self._select(options)
         asked = require_schema(request, changes)
         return attach_dag(request, asked, await client.acomplete(asked))
@@ -394,6 +399,7 @@ class BaseClient:
         return client._prepare(request, changes).deadline
 
     def _prepare_run(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
+        import_asyncio()
         from .loop.flow import run_loop  # lazy: only runs need it
         from .loop.setup import prepare_run  # lazy: only runs need it
 
@@ -455,12 +461,13 @@ def attach_dag(request: Any, prepared: AgentRequest, response: AgentResponse) ->
 
 
 def attach_run_dag(request: Any, result: RunResult) -> RunResult:
-    """If the request was a graph, attach the graph with the messages of the run appended."""
+    """If the request was a graph, attach the graph extended by the run and its stop reason."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return result
     from .graph.dag import append_messages  # lazy: only requests with a graph need it
 
-    object.__setattr__(result, "_dag", append_messages(request, result.messages, result.responses))
+    dag = append_messages(request, result.messages, result.responses)
+    object.__setattr__(result, "_dag", dag.stop(result.stop_reason or "stop", result.usage))
     return result
 
 

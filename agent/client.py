@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import HasRequest, RequestLike
+from .calls.requests import HasRequest, RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
+from .engine.drivers.threads import import_asyncio
+from .errors import hide_arguments
 from .types import AgentRequest
 from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
 
@@ -71,11 +73,18 @@ class Client(BaseClient):
         Args:
             requests: Any iterable, also an infinite generator: it is read as responses arrive.
             schema: Schema of every output, as for `complete`.
+            deadline: As for `complete`. With `24h`, requests go through the batch API of the agent, or of the router's
+                first choice, if it has one and that is cheaper. Requests without a response are then sent as usual.
 
         Raises:
             ConfigurationError: An option is invalid or unknown. Nothing was sent.
             BatchInputError: The iterable of requests raised an error. Its `result` has the items so far.
         """
+        mask_call_options(options)
+        if options.get("deadline") == "24h":
+            from .batch.job_choice import run_day_batch  # lazy: only batch jobs need it
+
+            return run_day_batch(self, requests, options)
         return self.batch_stream(requests, **options).collect()
 
     @overload
@@ -101,6 +110,14 @@ class Client(BaseClient):
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
     ) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+        await import_in_thread("agent.batch.streams", "agent.batch.values")
+        mask_call_options(options)
+        if options.get("deadline") == "24h":
+            from .batch.job_choice import arun_day_batch  # lazy: only batch jobs need it
+
+            return await arun_day_batch(self, requests, options)
         return await self.abatch_stream(requests, **options).collect()
 
     @overload
@@ -120,6 +137,7 @@ class Client(BaseClient):
     @document_like(batch)
     def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
+        import_asyncio()
         from .batch.streams import BatchStream  # lazy: only batches need it
 
         return BatchStream(self._plan_batch(requests, options, is_async=False))
@@ -160,6 +178,7 @@ class Client(BaseClient):
     # Sessions
 
     @document_options(SessionOptions)
+    @hide_arguments
     def session(
         self, session_id: str | None = None, *, store: Store | None = None, **options: Unpack[SessionOptions]
     ) -> AgentSession:
@@ -180,6 +199,7 @@ class Client(BaseClient):
         Raises:
             ConfigurationError: An option is unknown.
         """
+        import_asyncio()
         from .sessions import AgentSession  # lazy: only sessions need it
 
         return AgentSession(self, session_id, store=store, **options)
@@ -310,7 +330,9 @@ class Client(BaseClient):
     async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
         """Async version of `run`."""
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
+        from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
+        await import_in_thread("agent.loop.flow", "agent.loop.setup")
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))
@@ -382,6 +404,7 @@ class Client(BaseClient):
             ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
             AgentError: Raised by `result`, not by the iteration, when the run fails.
         """
+        import_asyncio()
         from .loop.streams import RunStream, StartedRun  # lazy: only runs need it
 
         client, run, flow = self._prepare_run(request, options, streaming=True)
@@ -460,6 +483,8 @@ class Client(BaseClient):
             name: Name of the tool.
             description: Description for the model.
         """
+        import_asyncio()
         from .loop.flow import SubAgent  # lazy: only runs need it
 
+        mask_call_options(options)
         return SubAgent.of(self, name, description, options)

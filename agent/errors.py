@@ -34,8 +34,9 @@ so write `errors.TimeoutError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from typing_extensions import Unpack, override
 
@@ -88,6 +89,50 @@ def escape_line(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+AnyError = TypeVar("AnyError", bound=BaseException)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def forget_frames(error: AnyError) -> AnyError:
+    """Drop the frames of an error and its causes, whose local variables may hold secrets."""
+    forgotten: BaseException | None = error
+    while forgotten is not None:
+        forgotten.__traceback__ = forgotten.__context__ = None
+        forgotten = forgotten.__cause__
+    return error
+
+
+def hide_arguments(function: Function) -> Function:
+    """Decorator: errors keep neither the arguments, which may hold secrets, nor the frames below."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            failure = forget_frames(error)
+        try:
+            del args, kwargs
+            raise failure
+        finally:
+            del failure  # otherwise the error and this frame form a reference cycle
+
+    return call  # type: ignore[return-value]  # the signature is that of the function
+
+
+def printable(describe: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Decorator for `__repr__` and `__str__`, which must not raise for objects whose constructor failed."""
+
+    @wraps(describe)
+    def describe_any(self: object) -> str:
+        try:
+            return describe(self)
+        except Exception:
+            return object.__repr__(self)
+
+    return describe_any
 
 
 class ErrorFacts(TypedDict, total=False):
@@ -147,6 +192,7 @@ class AgentError(Exception):
         """The `RunResult` of a failed run, with its messages and cost so far."""
 
     @override
+    @printable
     def __str__(self) -> str:
         facts = [
             f"{name}={value}"
@@ -338,6 +384,7 @@ class RoutingError(AgentError):
         self.errors: tuple[AgentError, ...] = tuple(errors)
 
     @override
+    @printable
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.attempts}" if self.attempts else super().__str__()
 

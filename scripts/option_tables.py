@@ -28,6 +28,7 @@ TABLES = {
     "CompleteOptions": "`complete`, `stream`, `json`, `stream_json` and batches, in addition to `RequestOptions`.",
     "RunOptions": "`run` and `run_stream`, in addition to `RequestOptions`.",
     "BatchOptions": "`batch` and `batch_stream`, in addition to `CompleteOptions`.",
+    "BatchJobOptions": "`submit_batch`, in addition to `CompleteOptions`.",
     "SessionOptions": "`session`.",
     "ConfigOptions": "`Agent`, `Agent.with_config`, and `Router.with_config` for all its agents.",
     "RouteOptions": "`Router`, `Router.with_config`, and `route` of one request.",
@@ -45,7 +46,8 @@ def find_defaults() -> dict[str, Mapping[str, Any]]:
         name: {key: field.default for key, field in model.model_fields.items()}
         for name, model in (("RequestOptions", AgentRequest), ("ConfigOptions", AgentConfig))
     }
-    return {**signatures, **models, "RunOptions": settings, "BatchOptions": settings, "CompleteOptions": {"tools": ()}}
+    own: dict[str, Mapping[str, Any]] = {"CompleteOptions": {"tools": ()}, "BatchJobOptions": {"folder": None}}
+    return {**signatures, **models, "RunOptions": settings, "BatchOptions": settings, **own}
 
 
 def own_types(name: str) -> dict[str, str]:

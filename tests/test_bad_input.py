@@ -80,7 +80,7 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "document": (lambda: DocumentContent(url="x", titel="y"), "titel", "Did you mean title?"),  # type: ignore[call-arg]
     "tool call": (lambda: ToolCall(id="1", name="f", argumens={}), "argumens", "arguments"),  # type: ignore[call-overload]
     "message": (lambda: Message("user", "x", nmae="y"), "nmae", "Did you mean name?"),  # type: ignore[call-arg]
-    "tool": (lambda: ToolSpec(name="f", descripion="x"), "descripion", "description"),  # type: ignore[call-arg]
+    "tool": (lambda: ToolSpec(name="f", descripion="x"), "descripion", "description"),  # type: ignore[call-overload]
     "built-in tool": (lambda: WebSearch(max_use=1), "max_use", "Did you mean max_uses?"),  # type: ignore[call-arg]
     "usage": (lambda: Usage(promt_tokens=1), "promt_tokens", "Did you mean prompt_tokens?"),  # type: ignore[call-arg]
     "config": (lambda: AgentConfig(provider="x", instructions="y"), "instructions", "default_system="),  # type: ignore[call-arg]

@@ -9,35 +9,24 @@ import json
 import logging
 import pickle
 import pprint
-import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from agent import Agent, AgentConfig, Router, errors
+from agent import Agent, AgentConfig, AgentRequest, Router, errors, tool
+from agent.batch import run_file
 from agent.engine.wire import Answer, WireRequest
-from agent.middleware import Logging
+from agent.loop import Ask, SqliteJournal
+from agent.middleware import Cache, Logging, SqliteResponseStore
 from agent.providers.codec import secrets_in
+from agent.stores import SqliteStore
 from agent.testing import LoopbackServer, RawAnswer, Script
 from agent.transports.http import HttpTransport
-from agent.types import AgentResponse
-
-KEY = "sk-canary/Zm9vYmFy+0123456789=abcdefghij"
-RUN = 8
-"""So many characters of the key in a row are already too many."""
-
-
-def traces_of_the_key(text: str) -> list[str]:
-    encoded = {KEY, quote(KEY), quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), KEY.encode().hex()}
-    runs = {KEY[start : start + RUN] for start in range(len(KEY) - RUN + 1)}
-    return [trace for trace in encoded | runs if trace in text]
-
-
-def assert_hidden(name: str, value: Any) -> None:
-    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-    assert traces_of_the_key(text) == [], f"{name} shows the key"
+from agent.types import AgentResponse, ToolCall
+from tests.support.leaks import KEY, assert_hidden, assert_no_trace, traces_of_the_key
 
 
 def echo_request(request: WireRequest) -> Answer:
@@ -119,32 +108,8 @@ def failures_of(agent: Agent) -> Iterator[errors.AgentError]:
 def test_no_failure_shows_the_key(failing_agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for error in failures_of(failing_agent):
-            seen: BaseException | None = error
-            while seen is not None:
-                for name, value in sinks_of(seen):
-                    assert_hidden(f"{type(seen).__name__} by {name}", value)
-                seen = seen.__cause__ or seen.__context__
-            assert_hidden("a traceback with locals", traceback_with_locals(error))
+            assert_no_trace(error)
     assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
-
-
-def sinks_of(error: BaseException) -> Iterator[tuple[str, Any]]:
-    yield "str", str(error)
-    yield "repr", repr(error)
-    yield "args", repr(error.args)
-    yield "vars", repr(vars(error))
-    yield "traceback", "".join(traceback.format_exception(error))
-    if isinstance(error, errors.AgentError):
-        yield "pickle", pickle.dumps(error)
-        yield "body", error.body
-        yield "attempts", repr(error.attempts)
-        yield "copy", repr(vars(copy.deepcopy(error)))
-
-
-def traceback_with_locals(error: BaseException) -> str:
-    """Return the repr of all local variables in our frames, as error reporters send it."""
-    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
-    return "".join(line for line in shown.format() if "/tests/" not in line)
 
 
 @pytest.fixture
@@ -299,9 +264,7 @@ def test_no_failure_shows_the_values_of_headers(
             middleware=[Logging()],
         )
         for error in failures_of(agent):
-            for name, value in sinks_of(error):
-                assert_hidden(f"{type(error).__name__} by {name}", value)
-            assert_hidden("a traceback with locals", traceback_with_locals(error))
+            assert_no_trace(error)
     assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
 
 
@@ -312,8 +275,7 @@ def test_a_vendor_that_quotes_a_header_does_not_show_it(name: str, network: Call
         given = {name: HEADERS[name]}
         agent = Agent("openai-chat:m", api_key="sk-o", base_url=server.url, headers=given, max_retries=0)
         for error in failures_of(agent):
-            for sink, value in sinks_of(error):
-                assert_hidden(f"{type(error).__name__} by {sink}", value)
+            assert_no_trace(error)
 
 
 def test_a_header_without_credentials_may_be_quoted() -> None:
@@ -328,9 +290,7 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
     )
     assert_hidden("repr", repr(transport) + repr(vars(transport)) + repr(vars(agent)))
     for error in failures_of(agent.with_config(max_retries=0)):
-        for name, value in sinks_of(error):
-            assert_hidden(f"{type(error).__name__} by {name}", value)
-        assert_hidden("a traceback with locals", traceback_with_locals(error))
+        assert_no_trace(error)
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(agent)
 
@@ -350,3 +310,78 @@ def test_the_canary_would_be_found() -> None:
     for leak in (KEY, KEY[3:12], quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), repr(KEY)):
         assert traces_of_the_key(f"... {leak} ...")
     assert not traces_of_the_key(repr(AgentResponse(text="nothing")))
+
+
+# --- extra ------------------------------------------------------------------------------------------------------------
+
+EXTRA = {"connector": {"authorization": KEY, "top": 3}, "sources": [{"key": KEY}, f"Bearer {KEY}"], "mode": "fast"}
+
+
+@tool
+def look() -> str:
+    """Look around."""
+    return "a sea"
+
+
+def ask(call: ToolCall, context: Any) -> Ask:
+    return Ask("May I?")
+
+
+def test_credentials_in_extra_are_sent_and_nowhere_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[Any] = [ToolCall(id="1", name="look"), "Hi", "Hi", "Hi"] * 2
+    with caplog.at_level(logging.DEBUG), LoopbackServer(Script(*calls)) as server:
+        made = Agent("openai-chat:m", api_key=KEY, base_url=server.url, headers=HEADERS, middleware=[Logging()])
+        variants: Any = ((made.with_config(extra=EXTRA), {}), (made, {"extra": EXTRA}))
+        gate: Any = {"tools": [look], "before_tool_call": ask}
+        for number, (agent, options) in enumerate(variants):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            journal, store = SqliteJournal(folder / "journal"), SqliteStore(folder / "sessions")
+            paused = agent.run("x", **gate, journal=journal, run_id=f"r{number}", **options)
+            assert paused.paused is not None
+            cached = agent.with_config(middleware=[Cache(SqliteResponseStore(folder / "cache"))])
+            answer = cached.complete("x", **options)
+            agent.session("s", store=store).complete("x", **options)
+            (folder / "in").write_text('"one"\n')
+            run_file(agent, folder / "in", folder / "out", **options)
+            router = Router([agent, agent.with_config(temperature=0.1)])
+            views = {
+                "a paused run": paused.paused.to_json(),
+                "a result": repr(paused),
+                "an answer": repr(answer) + answer.model_dump_json(),
+                "an explanation": str(router.explain("x", **options)) + str(agent.check("x", **options)),
+                "an agent": repr(agent) + repr(agent.config) + repr(vars(agent)),
+                "a dump": agent.config.model_dump_json() + repr(agent.config.model_dump()),
+                "a request": repr(AgentRequest(input="x", **options)),
+                "a dumped request": AgentRequest(input="x", **options).model_dump_json(),
+                "a pickle": pickle.dumps((agent, agent.config, router, AgentRequest(input="x", **options), answer)),
+            }  # fmt: skip
+            for name, view in views.items():
+                assert_hidden(name, view)
+            for path in folder.iterdir():
+                assert_hidden(path.name, path.read_bytes())
+        for request in server.requests:
+            sent = json.loads(request.body)
+            assert {name: sent[name] for name in EXTRA} == EXTRA
+    assert_hidden("the log", "\n".join(record.getMessage() + str(record.__dict__) for record in caplog.records))
+
+
+def test_a_masked_credential_in_extra_is_read_back_as_absent() -> None:
+    config = AgentConfig(provider="openai", extra=EXTRA)
+    absent = {"connector": {"top": 3}, "sources": [{}], "mode": "fast"}
+    assert AgentConfig.model_validate_json(config.model_dump_json()).extra == absent
+    assert AgentConfig.model_validate(config.model_dump()) == config
+    assert pickle.loads(pickle.dumps(config)).extra == absent
+    assert config.extra == EXTRA
+
+
+def test_settings_of_extra_that_only_look_like_credentials_stay_public() -> None:
+    public = {"max_tokens": 5, "prompt_cache_key": "k", "stop_token_ids": [1], "tokenizer": "x", "keyword": "y"}
+    assert AgentConfig(provider="openai", extra=public).to_dict()["extra"] == public
+
+
+def test_a_vendor_that_quotes_a_credential_of_extra_does_not_show_it() -> None:
+    with LoopbackServer(echo_request) as server:
+        agent = Agent("openai-chat:m", api_key="sk-o", base_url=server.url, extra=EXTRA, max_retries=0)
+        for error in failures_of(agent):
+            assert_no_trace(error)

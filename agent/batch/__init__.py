@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from .._missing_names import reject_names
 from .files import FileReport, run_file
+from .job_files import run_file_job
+from .jobs import BatchCounts, BatchJob
 from .ledger import BatchFileError
 from .records import BatchAnswer, read_answers
 from .streams import AsyncBatchStream, BatchCancelled, BatchStream
@@ -23,16 +25,19 @@ __all__ = [
     "AsyncBatchStream",
     "BatchAnswer",
     "BatchCancelled",
+    "BatchCounts",
     "BatchFileError",
     "BatchInputError",
     "BatchInterrupted",
     "BatchItem",
+    "BatchJob",
     "BatchProgress",
     "BatchResult",
     "BatchStream",
     "FileReport",
     "read_answers",
     "run_file",
+    "run_file_job",
 ]
 
 if not TYPE_CHECKING:

@@ -28,6 +28,7 @@ from ..errors import (
     QuotaExceededError,
     RoutingError,
     TimeoutError,
+    printable,
 )
 from ..types import AgentResponse
 from .ledger import Ledger
@@ -75,6 +76,7 @@ class FileReport:
         return self.total - self.answered - self.failed
 
     @override
+    @printable
     def __str__(self) -> str:
         text = f"{self.answered} of {self.total} answered, {self.failed} failed"
         return f"{text}, {self.left} left" if self.left else text
@@ -126,15 +128,17 @@ def run_file(
     """
     send, batch_options = read_options(caller, {**options, "schema": schema} if schema is not None else options)
     with ExitStack() as stack:
-        file = stack.enter_context(_open_input(source))
-        ledger = _ledger(source, target, failures)
+        file = stack.enter_context(open_input(source))
+        ledger = open_ledger(source, target, failures)
         stack.callback(ledger.close)
-        run = _Run(send, file, ledger)
+        run = FileRun(send, file, ledger)
         run.check(retry_failed=retry_failed)
         return run.process(batch_options)
 
 
-class _Run:
+class FileRun:
+    """One run over a file of requests."""
+
     def __init__(self, send: SendRequest, source: BinaryIO, ledger: Ledger) -> None:
         self._send_request = send
         self._source = source
@@ -300,7 +304,7 @@ def _format_list(items: list[str]) -> str:
     return f"{', '.join(items[:_MAX_LISTED])}{more}"
 
 
-def _open_input(source: Readable) -> BinaryIO:
+def open_input(source: Readable) -> BinaryIO:
     """Open the input so that it can be read twice. Pipes are copied to a temporary file."""
     if isinstance(source, str | os.PathLike):
         try:
@@ -328,17 +332,17 @@ def _copy_to_temporary(source: BinaryIO) -> BinaryIO:
     return copy
 
 
-def _ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | None) -> Ledger:
+def open_ledger(source: Readable, target: Any, failures: str | os.PathLike[str] | None) -> Ledger:
     if not isinstance(target, str | os.PathLike):
         if failures is not None:
             raise ConfigurationError(
                 "With a stream as target, failures go to the stream too.", field="failures", fix="Remove it."
             )
         return Ledger.to_stream(target)
-    answers = Path(target)
+    answers = Path(os.fsdecode(target))
     if answers.is_dir():
         raise ConfigurationError(f"{answers} is a directory.", field="target", fix="Pass a file.")
-    failing = Path(failures) if failures is not None else default_failures_path(answers)
+    failing = Path(os.fsdecode(failures)) if failures is not None else default_failures_path(answers)
     names = {"target": answers, "failures": failing}
     if isinstance(source, str | os.PathLike):
         names = {"source": Path(source), **names}

@@ -51,7 +51,7 @@ class FileOutput:
                 raise ConfigurationError(
                     f"{path} is not a regular file.", field=name, fix="Choose a file, or - for standard output."
                 )
-            _lock(self._descriptor, path, name)
+            lock_file(self._descriptor, path, name)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -255,7 +255,7 @@ def _write_error(path: Path, error: OSError) -> BatchFileError:
     )
 
 
-def _lock(descriptor: int, path: Path, name: str) -> None:
+def lock_file(descriptor: int, path: Path, name: str) -> None:
     """Lock the file until it is closed or the process ends."""
     try:
         if sys.platform == "win32":

@@ -45,7 +45,7 @@ class Line:
             self._problem = _problem(number, f"it is longer than {MAX_LINE_BYTES} bytes", "Split it.")
             return
         try:
-            self._data = parse_json(raw.decode("utf-8"))
+            self._data = parse_json(raw.decode("utf-8"), repair=False)
         except ValueError as error:
             self._problem = _problem(number, f"it is not JSON ({str(error)[:200]})", "Write one JSON value per line.")
             return

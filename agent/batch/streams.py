@@ -43,6 +43,7 @@ class ThreadedBatch(Scheduler):
     def advance(self) -> Sequence[BatchItem] | None:
         """Return the next item in a sequence, or None at the end."""
         while (worker := self._worker) is not None:
+            worker.check()
             self._take_items(worker.outcomes)
             more = self._feed()
             if items := self._next():
@@ -135,6 +136,7 @@ class _Worker:
 
         self._thread.submit(create_runner(), context.copy())
         self.runner: RequestRunner = runners.get()
+        self.check: Callable[[], None] = self._thread.check
 
     def stop(self) -> None:
         """Cancel running requests and stop the thread."""

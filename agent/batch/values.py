@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 from typing_extensions import override
 
 from .. import errors
-from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, mask_call_options, read_request
 from ..engine.context import ambient_deadline
-from ..errors import AgentError
+from ..errors import AgentError, printable
 from ..types import AgentRequest, AgentResponse, Message, Usage
 from ..types.option_errors import check_options
 from ..types.response import OutputT
@@ -34,9 +34,11 @@ class BatchItem(Generic[OutputT]):
     index: int
     """Position of the request in the input, from 0."""
     request: Any
-    """The request as passed in."""
+    """The request as passed in; of a batch job, with the agent's defaults."""
     response: AgentResponse[OutputT] | None = None
     error: Exception | None = None
+    custom_id: str | None = None
+    """The id that the caller gave the request of a batch job."""
 
     @property
     def ok(self) -> bool:
@@ -97,6 +99,7 @@ class BatchProgress:
         return left * self.elapsed / self.done
 
     @override
+    @printable
     def __str__(self) -> str:
         of_all = "" if self.total is None else f" of {self.total}"
         parts = [f"{self.earlier + self.done}{of_all} done"]
@@ -191,6 +194,7 @@ class BatchResult(Sequence[BatchItem[OutputT]]):
         return [item.unwrap() for item in self._items]
 
     @override
+    @printable
     def __repr__(self) -> str:
         stopped = f", stopped: {self.stopped}" if self.stopped else ""
         return f"BatchResult({self.progress}{stopped})"
@@ -252,6 +256,7 @@ _NAMES = frozenset(Options.__dataclass_fields__) - {"earlier"}
 
 def read_options(caller: Client, given: Mapping[str, Any]) -> tuple[SendRequest, Options]:
     """Return the function that sends a request, and the options. Raise configuration errors."""
+    mask_call_options(given)
     options = Options(**{name: value for name, value in given.items() if name in _NAMES})
     client, overrides = caller._select({name: value for name, value in given.items() if name not in _NAMES})
     check_options(overrides, REQUEST_OPTIONS, "A batch", CALL_OPTIONS | _NAMES)
@@ -347,17 +352,7 @@ class ProgressTracker:
         return replace(self._progress, elapsed=max(0.0, monotonic() - self._started_at))
 
     def add(self, item: BatchItem) -> None:
-        cost, tokens, unpriced = sum_costs(item)
-        previous = self._progress
-        self._progress = replace(
-            previous,
-            done=previous.done + 1,
-            failed=previous.failed + (item.error is not None),
-            known_cost=previous.known_cost + cost,
-            unpriced=previous.unpriced + unpriced,
-            tokens=previous.tokens + tokens,
-            elapsed=monotonic() - self._started_at,
-        )
+        self._progress = replace(count_item(self._progress, item), elapsed=monotonic() - self._started_at)
         if self.stopped is None:
             self.stopped = self._find_reached_limit()
         if item.error is not None:
@@ -406,6 +401,19 @@ class ProgressTracker:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def count_item(progress: BatchProgress, item: BatchItem) -> BatchProgress:
+    """Return the progress after another item."""
+    cost, tokens, unpriced = sum_costs(item)
+    return replace(
+        progress,
+        done=progress.done + 1,
+        failed=progress.failed + (item.error is not None),
+        known_cost=progress.known_cost + cost,
+        unpriced=progress.unpriced + unpriced,
+        tokens=progress.tokens + tokens,
+    )
 
 
 def sum_costs(item: BatchItem) -> tuple[float, int, bool]:

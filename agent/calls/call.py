@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from os import urandom
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
 from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
 from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
-from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest
+from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest, deadline_error
 from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
-from ..providers.base import StoresResponses
 from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
+from ..types.secrets import find_secrets, redact, reveal_extra
 from ..types.usage import LazyCost
 
 
@@ -83,19 +84,36 @@ def sign_request(provider: Provider, wire: WireRequest) -> Flow[WireRequest]:
     return signed
 
 
+def reveal_secrets(request: AgentRequest) -> AgentRequest:
+    """Return the request for the codec, with the credentials in `extra` as text."""
+    return request.copy_with(extra=reveal_extra(request.extra))
+
+
+def _encode(provider: Provider, request: AgentRequest, context: Context, *, stream: bool) -> Flow[WireRequest]:
+    if request.extra:
+        request = reveal_secrets(request)
+    wire = yield from run_validation(partial(provider.encode, stream=stream), request)
+    if getattr(provider, "idempotency", False) and b"idempotency-key" not in dict(wire.headers):
+        # Retries of a request share the key.
+        key = context.idempotency_keys.setdefault(hash((wire.url, wire.body)), urandom(16).hex())
+        wire.call_headers = ((b"idempotency-key", key.encode()),)
+    return (yield from sign_request(provider, wire))
+
+
 def complete(endpoint: Endpoint) -> Call:
     """Send the request and read the whole response."""
     provider, limits, via = endpoint.provider, endpoint.limits, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=False), request)
-        wire = yield from sign_request(provider, encoded)
+        wire = yield from _encode(provider, request, context, stream=False)
         reply = yield from Send(wire, limits, via)
         context.headers = reply.headers
         if reply.status != 200:
             raise provider.decode_error(reply, request)
         response = provider.decode(reply, request)
         if response.status is not None and context.waits:
+            from .background import wait_for_response  # lazy: import cycle
+
             response = yield from wait_for_response(endpoint, response, request, context)
         response = add_cost(response, request, provider.name)
         return with_warnings(response, wire.warnings) if wire.warnings else response
@@ -112,8 +130,7 @@ def stream(endpoint: Endpoint) -> Call:
     provider, limits, idle, via = endpoint.provider, endpoint.limits, endpoint.idle, endpoint.via
 
     def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        encoded = yield from run_validation(partial(provider.encode, stream=True), request)
-        wire = yield from sign_request(provider, encoded)
+        wire = yield from _encode(provider, request, context, stream=True)
         with (yield from Open(wire, limits, via)) as body:
             context.headers = body.headers
             if body.status != 200:
@@ -135,6 +152,8 @@ def stream(endpoint: Endpoint) -> Call:
                     ended = not chunk
                     events = decoder.end() if ended else decoder.feed(chunk)
                     del chunk  # tracebacks with local variables must not show the vendor's text
+                    if decoder.done and (yield from Now()) > context.deadline:
+                        raise deadline_error("decoding the response")
                     if events:
                         if not started:
                             started = True
@@ -156,107 +175,6 @@ def stream(endpoint: Endpoint) -> Call:
                 raise
 
     return call
-
-
-_FIRST_POLL = 1.0
-_LONGEST_POLL = 10.0
-"""Bounds of the seconds between two polls."""
-_MAX_POLL_FAILURES = 10
-"""Number of consecutive polls that may fail."""
-
-
-def without_waiting(call: Call) -> Call:
-    """Return the call that submits a background response and does not wait for it."""
-
-    def submit(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-        context.waits = False
-        return call(request, context)
-
-    return submit
-
-
-def retrieve(response_id: str, *, wait: bool) -> Callable[[Endpoint], Call]:
-    """Return the call that requests a stored response, and that may wait until it is complete."""
-
-    def once(endpoint: Endpoint) -> Call:
-        def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-            wire = _get_stored_responses(endpoint.provider).encode_retrieve(response_id, request)
-            response = yield from _exchange(endpoint, wire, request, context)
-            if wait and response.status is not None:
-                response = yield from wait_for_response(endpoint, response, request, context)
-            return add_cost(response, request, endpoint.provider.name)
-
-        return call
-
-    return once
-
-
-def cancel(response_id: str) -> Callable[[Endpoint], Call]:
-    """Return the call that cancels a background response."""
-
-    def once(endpoint: Endpoint) -> Call:
-        def call(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-            wire = _get_stored_responses(endpoint.provider).encode_cancel(response_id)
-            return (yield from _exchange(endpoint, wire, request, context))
-
-        return call
-
-    return once
-
-
-def wait_for_response(
-    endpoint: Endpoint, response: AgentResponse, request: AgentRequest, context: Context
-) -> Flow[AgentResponse]:
-    """Poll a background response until it is complete.
-
-    Failed polls are repeated, but the request is not sent again: the vendor still works on its response.
-    """
-    wait, failures = _FIRST_POLL, 0
-    stored = _get_stored_responses(endpoint.provider)
-    while response.status is not None:
-        try:
-            yield from Sleep(wait)
-            wire = stored.encode_retrieve(response.id or "", request)
-            response, failures = (yield from _exchange(endpoint, wire, request, context)), 0
-            wait = min(1.5 * wait, _LONGEST_POLL)
-        except errors.AgentError as error:
-            if error.status_code == 200 and not isinstance(error, errors.ProtocolError):
-                raise  # the vendor failed to complete the response
-            failures += 1
-            if not error.retryable or failures > _MAX_POLL_FAILURES:
-                raise errors.ResponsePendingError(
-                    f"the response {response.id} is not complete (status {response.status}): {error.message}",
-                    response=response,
-                    deadline=getattr(error, "deadline", False),
-                    provider=endpoint.provider.name,
-                    model=request.model,
-                    status_code=error.status_code,
-                    request_id=error.request_id,
-                ) from error
-            wait = max(wait, error.retry_after or 0.0)
-    return response
-
-
-def _exchange(endpoint: Endpoint, wire: WireRequest, request: AgentRequest, context: Context) -> Flow[AgentResponse]:
-    """Send an encoded request and decode the response."""
-    wire = yield from sign_request(endpoint.provider, wire)
-    reply = yield from Send(wire, endpoint.limits, endpoint.via)
-    context.headers = reply.headers
-    if reply.status != 200:
-        raise endpoint.provider.decode_error(reply, request)
-    return endpoint.provider.decode(reply, request)
-
-
-def _get_stored_responses(provider: Provider) -> StoresResponses:
-    """Return the provider if responses can be requested by id. Raises UnsupportedFeatureError otherwise."""
-    if hasattr(provider, "encode_retrieve"):
-        return cast(StoresResponses, provider)
-    raise errors.UnsupportedFeatureError(
-        f"{provider.name} does not return responses by id.",
-        field="response_id",
-        fix="Use a provider with background responses, such as openai.",
-        provider=provider.name,
-    )
 
 
 def _result(decoder: StreamDecoder, provider: Provider, request: AgentRequest) -> AgentResponse:
@@ -315,28 +233,53 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
     return response.copy_with(warnings=tuple(dict.fromkeys((*response.warnings, *warnings))))
 
 
-def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Call:
-    """Record every attempt in the context, with its outcome and cost."""
+def hide_secrets(error: errors.AgentError, provider: Provider, request: AgentRequest) -> errors.AgentError:
+    """Redact the texts of a failed attempt and drop its frames, which hold the request and the reply."""
+    redact_headers: Callable[[str], str] = getattr(provider, "redact", str)
+    secrets = find_secrets(request.extra)
+
+    def hide(text: str) -> str:
+        return redact(redact_headers(text), secrets)
+
+    each: BaseException | None = errors.forget_frames(error)
+    while each is not None:
+        if isinstance(each, errors.AgentError):
+            each.message = hide(each.message)
+            each.args = tuple(hide(text) if isinstance(text, str) else text for text in each.args)
+            for name in ("code", "request_id", "body"):
+                if (text := getattr(each, name)) is not None:
+                    setattr(each, name, hide(text))
+        if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
+            setattr(each, "partial", partial.copy_with(request_id=hide(partial.request_id)))  # noqa: B010
+        cause = each.__cause__
+        if cause is not None and not isinstance(cause, errors.AgentError) and hide(str(cause)) != str(cause):
+            cause = each.__cause__ = None
+        each = cause
+    return error
+
+
+def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -> Call:
+    """Record every attempt in the context, with its outcome and cost. Its failure shows no secrets."""
 
     def record_attempt(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
         began = started - context.started
         sent_to = request.model or model or ""
-        context.log.begin(OpenAttempt(target, provider, sent_to, request, began, context.reason, context.waited))
+        context.log.begin(OpenAttempt(target, provider.name, sent_to, request, began, context.reason, context.waited))
         error: errors.AgentError | None = None
         response: AgentResponse | None = None
         try:
             response = yield from call(request, context)
         except errors.AgentError as raised:
-            error = raised
-            error.provider = error.provider or provider
+            error = hide_secrets(raised, provider, request)
+            error.provider = error.provider or provider.name
             error.model = error.model or request.model
         context.ended = ended = yield from Now()
         received = response if response is not None else _partial_of(error)
         record = Attempt(
             target=target,
-            provider=provider,
+            provider=provider.name,
             model=sent_to,
             reason=context.reason,
             started=began,
@@ -353,21 +296,13 @@ def attempt(call: Call, *, target: str, provider: str, model: str | None) -> Cal
         context.waited = context.reason = None
         if error is not None:
             try:
-                raise _shorten_traceback(error)
+                raise error
             finally:
                 error = None  # otherwise the error and this frame form a reference cycle
         assert response is not None
         return response
 
     return record_attempt
-
-
-def _shorten_traceback(error: errors.AgentError) -> errors.AgentError:
-    """Drop the frames of drivers and transports from a failed connection."""
-    if isinstance(error, errors.ConnectionError) and isinstance(error.__cause__, OSError):
-        error.__cause__.with_traceback(None)
-        error.with_traceback(None)
-    return error
 
 
 def _since(started: float, when: float | None) -> float | None:
@@ -396,6 +331,9 @@ def record_route(call: Call, *, streaming: bool) -> Call:
         context.started = yield from Now()
         try:
             response = yield from call(request, context)
+            ended = yield from Now()
+            if ended > context.deadline and not streaming:
+                raise deadline_error("decoding the response")
         except errors.AgentError as error:
             error.attempts = _route(context)
             if isinstance(error, errors.StreamInterrupted) and error.partial is not None:
@@ -403,7 +341,6 @@ def record_route(call: Call, *, streaming: bool) -> Call:
             if streaming:
                 yield Emit([StreamEvent.error_event(str(error))])
             raise
-        ended = yield from Now()
         return _with_route(response, _route(context), latency_ms=(ended - context.started) * 1000)
 
     return outer

@@ -15,6 +15,7 @@ from typing_extensions import override
 from .. import errors
 from ..engine.context import Call, Context
 from ..engine.flow import Flow, Send
+from ..errors import printable
 from ..models import ModelFacts, facts
 from ..models.prices import price
 from ..models.token_estimates import TokenCount, estimate_prompt
@@ -33,7 +34,7 @@ from ..types import (
     Usage,
     Value,
 )
-from .call import Endpoint, sign_request
+from .call import Endpoint, hide_secrets, reveal_secrets, sign_request
 from .output_modes import as_sent
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Problem(Value, frozen=True):
     """The error that the call would raise."""
 
     @override
+    @printable
     def __str__(self) -> str:
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}{f' {self.fix}' if self.fix else ''}"
@@ -87,6 +89,7 @@ class Report(Value, frozen=True):
         return not self.problems
 
     @override
+    @printable
     def __str__(self) -> str:
         return "\n".join(_table(self))
 
@@ -296,11 +299,14 @@ def count_tokens(endpoint: Endpoint) -> Call:
                 model=request.model,
             )
 
-        wire = yield from sign_request(provider, counter.encode_count(as_sent(provider, request)))
-        reply = yield from Send(wire, limits, endpoint.via)
-        if reply.status != 200:
-            raise provider.decode_error(reply, request)
-        tokens = counter.decode_count(reply, request)
+        try:
+            wire = yield from sign_request(provider, counter.encode_count(reveal_secrets(as_sent(provider, request))))
+            reply = yield from Send(wire, limits, endpoint.via)
+            if reply.status != 200:
+                raise provider.decode_error(reply, request)
+            tokens = counter.decode_count(reply, request)
+        except errors.AgentError as error:
+            raise hide_secrets(error, provider, request)  # noqa: B904  # it is the same error
         return AgentResponse(
             provider=provider.name, model=request.model or "", usage=Usage(prompt_tokens=tokens), stop_reason="stop"
         )

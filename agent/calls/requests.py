@@ -25,11 +25,11 @@ from ..types import (
     Role,
     Session,
     ToolSpec,
-    freeze,
     tool_name,
 )
 from ..types._base import validate_with
 from ..types.option_errors import AGENT_KEYS, check_options
+from ..types.secrets import freeze_extra, mask_options
 
 
 class HasRequest(Protocol):
@@ -50,8 +50,16 @@ CALL_OPTIONS = frozenset(("api_key", "headers", "max_retries", "timeout"))
 """Options of a call that change its client instead of its request; see `split_call_options`."""
 
 
+def mask_call_options(options: Mapping[str, Any]) -> None:
+    """Make secrets in the options of a call secret in place, before anything can fail."""
+    if isinstance(options, dict) and ("extra" in options or not options.keys() <= REQUEST_OPTIONS):
+        mask_options(options, REQUEST_OPTIONS)
+
+
 def split_call_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Return the settings that a call changes on its client, and the options of the request."""
+    if options:
+        mask_call_options(options)
     if CALL_OPTIONS.isdisjoint(options):
         return {}, options
     settings = {name: value for name, value in options.items() if name in CALL_OPTIONS and value is not None}
@@ -111,18 +119,21 @@ def read_request(request: RequestLike, options: Mapping[str, Any]) -> AgentReque
 
 
 def _read_tools(tools: Any) -> Any:
-    """Convert functions to tools, and any collection to a tuple."""
+    """Convert functions and callable objects to tools, and any collection to a tuple."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
         return tools  # pydantic reports the error
-    return tuple(
-        tool if isinstance(tool, ToolSpec) or not inspect.isroutine(tool) else _make_tool(tool) for tool in tools
-    )
+    return tuple(tool if isinstance(tool, ToolSpec) or not _is_callable(tool) else _make_tool(tool) for tool in tools)
+
+
+def _is_callable(value: Any) -> bool:
+    """Whether it is a function or callable object without a description of itself as a tool."""
+    return callable(value) and not inspect.isclass(value) and not hasattr(value, "spec")
 
 
 def _make_tool(function: Any) -> Any:
-    from ..tools.functions import tool  # lazy: only requests with functions as tools need it
+    from ..tools.functions import as_tool  # lazy: only requests with functions as tools need it
 
-    return tool(function)
+    return as_tool(function)
 
 
 def _read_request(request: Any) -> AgentRequest:
@@ -171,7 +182,7 @@ def prepare(request: AgentRequest, config: AgentConfig, tools: Sequence[RequestT
     if config.default_system is not None and request.system is None and not _has_system(request.messages):
         changes["system"] = config.default_system
     if config.extra:
-        changes["extra"] = freeze({**config.extra, **request.extra})
+        changes["extra"] = freeze_extra({**config.extra, **request.extra})
     if tools:
         offered = _merge_tools(tools, request.tools)
         changes["tools"] = validate_with(lambda: AgentRequest(tools=offered)).tools  # names may clash

@@ -171,15 +171,15 @@ class AsyncResponseStream(ResponseView[AnyStreamEvent, OutputT], AsyncStream[Any
         return await self.collect()
 
 
-_REPARSE_SHARE = 256
+_LONG_TEXT = 16_384
 _NOTHING: Any = object()
 
 
 class Partials:
     """Parses a value from text that arrives in pieces.
 
-    Each parse starts at the first character, so it waits until the text has grown by a 256th: short values are parsed
-    at every piece, and the total work is at most 256 times that of parsing the complete value once.
+    Each parse starts at the first character, so it waits until the text has grown by a 256th, or by a 16th if it is
+    long: short values are parsed at every piece, and long ones do not keep an event loop busy.
 
     Args:
         unwrap: Converts a partial value to the caller's schema.
@@ -207,7 +207,8 @@ class Partials:
             self._begin(event.index)
         self._pieces.append(event.text)
         self._size += len(event.text)
-        return self._parse(self._unwrap) if self._size - self._read > self._read // _REPARSE_SHARE else _NOTHING
+        share = 256 if self._read < _LONG_TEXT else 16
+        return self._parse(self._unwrap) if self._size - self._read > self._read // share else _NOTHING
 
     def end(self, response: AgentResponse) -> Any:
         """Return the complete value if it differs from the last one."""

@@ -19,7 +19,7 @@ from ..engine.context import Call, Context, run_validation
 from ..engine.flow import Flow, Now
 from ..engine.wire import SLACK, deadline_error, parse_finite_json
 from ..providers import Provider
-from ..schemas.validation import TooExpensive, find_problems
+from ..schemas.validation import TooExpensive, defer_if_inline, find_problems
 from ..types import AgentRequest, AgentResponse, Message
 from .output_modes import plan_output
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FENCED = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)```", re.S)
 _OPENING = re.compile(r"[{\[]")
 _MOST_CANDIDATES = 20
+_LONG_TEXT = 20_000
+"""Longer texts are not parsed on an event loop."""
 _MOST_REASON = 2000
 
 
@@ -44,6 +46,8 @@ class Misfit(Exception):
 
 def read_value(text: str, schema: Any, restore: Callable[[Any], Any]) -> Any:
     """Return the valid value in a text. Raises Misfit if there is none."""
+    if len(text) > _LONG_TEXT:
+        defer_if_inline()
     try:
         value = _parse(text)
     except ValueError as error:
@@ -210,6 +214,19 @@ def _parse_stream(call: Call, plan: Plan, request: AgentRequest, context: Contex
         invalid = _invalid(misfit, response, text)
         invalid.committed = True
         raise invalid from misfit.__cause__
+
+
+def read_output(response: AgentResponse, plan: Plan, request: AgentRequest) -> AgentResponse:
+    """Return a response with its `output`, without asking the model to correct an invalid answer."""
+    response, text = plan.read(response)
+    if response.has_tool_calls:
+        return response
+    try:
+        return response.model_copy(update={"output": _value(response, text, plan, request)})
+    except Misfit as misfit:
+        raise _invalid(misfit, response, text) from misfit.__cause__
+    except TooExpensive as error:
+        raise _invalid(Misfit(str(error)), response, text) from None
 
 
 def _validate(response: AgentResponse, text: str, plan: Plan, request: AgentRequest, context: Context) -> Flow[Any]:

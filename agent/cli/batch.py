@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
-from agent.batch import BatchFileError, BatchInterrupted, run_file
+from agent import Agent
+from agent.batch import BatchFileError, BatchInterrupted, run_file, run_file_job
 from agent.batch.files import default_failures_path
 from agent.batch.values import format_duration
 
@@ -21,7 +22,7 @@ from . import options, terminal
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from agent.batch import BatchProgress, FileReport
+    from agent.batch import BatchJob, BatchProgress, FileReport
 
 _PROGRESS_INTERVAL = 10.0
 """Seconds between progress lines if standard error is not a terminal."""
@@ -38,6 +39,10 @@ def batch(
     models: options.ModelOption = None,
     strategy: options.StrategyOption = None,
     base_url: options.BaseUrlOption = None,
+    vendor: Annotated[bool, typer.Option("--vendor", help="Use the vendor's batch API: slow and cheap.")] = False,
+    interval: Annotated[
+        float | None, options.option("--interval", metavar="SECONDS", min=1, help="Status requests of --vendor.")
+    ] = None,
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Concurrent requests.")
     ] = 32,
@@ -70,6 +75,9 @@ def batch(
     A line is a quoted prompt, {"prompt": "…"}, or an object with the fields of a request. A "custom_id" is copied to
     the response. After any interruption, even a crash, run the command again: only lines without an outcome are sent.
     Options are defaults for lines that do not set them.
+
+    With --vendor, one job is submitted to the vendor's batch API, and its responses are written when they are there,
+    within a day. The command can be interrupted in between.
     """
     if target == "/dev/stdout":
         target = "-"  # it can be anything, and no failures file can stand beside it
@@ -84,24 +92,41 @@ def batch(
         timeout=timeout,
         max_retries=retries,
     )
+    if vendor:
+        if not isinstance(client, Agent):
+            raise CommandError("--vendor takes one model.", fix="Pass one -m, and no --strategy.")
+        if target == "-" or max_failures is not None or max_cost is not None:
+            raise CommandError(
+                "--vendor cannot be used with standard output, --max-failures or --max-cost.",
+                fix="Name a file, and remove these options.",
+            )
     limits = {"max_failures": max_failures, "max_cost": max_cost, "max_seconds": max_seconds}
     settings: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     if schema is not None:
         settings["schema"] = options.load_schema(schema)
     if not quiet:
         is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        settings |= {"progress": True} if is_terminal else {"on_progress": _log_progress()}
-    _raise_file_limit(concurrency)
+        if not vendor:
+            settings |= {"progress": True} if is_terminal else {"on_progress": _log_progress()}
+        else:
+            settings["on_status"] = _log_status()
+    given = _open_stdin() if source == "-" else source
     try:
-        report = run_file(
-            client,
-            _open_stdin() if source == "-" else source,
-            _open_stdout() if target == "-" else target,
-            failures=failures,
-            retry_failed=retry_failed,
-            concurrency=concurrency,
-            **settings,
-        )
+        if vendor:
+            assert isinstance(client, Agent)
+            settings |= {} if interval is None else {"interval": interval}
+            report = run_file_job(client, given, target, failures=failures, retry_failed=retry_failed, **settings)
+        else:
+            _raise_file_limit(concurrency)
+            report = run_file(
+                client,
+                given,
+                _open_stdout() if target == "-" else target,
+                failures=failures,
+                retry_failed=retry_failed,
+                concurrency=concurrency,
+                **settings,
+            )
     except BatchInterrupted as interruption:
         terminal.write_note(f"interrupted: {interruption.result}. {_RESUME if target != '-' else ''}".rstrip())
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -140,6 +165,20 @@ def _log_progress() -> Callable[[BatchProgress], None]:
         if monotonic() - last >= _PROGRESS_INTERVAL:
             last = monotonic()
             terminal.write_note(str(progress))
+
+    return write
+
+
+def _log_status() -> Callable[[BatchJob[Any]], None]:
+    """Write a line when the status of a job changes."""
+    latest = ""
+
+    def write(job: BatchJob[Any]) -> None:
+        nonlocal latest
+        if str(job) != latest:
+            latest = str(job)
+            counts = job.counts
+            terminal.write_note(f"{job.id}: {job.status}, {counts.succeeded + counts.failed} of {counts.total} done")
 
     return write
 

@@ -189,8 +189,8 @@ class Context:
     """Time of the first stream event of the current or last attempt."""
     ended: float = 0.0
     """Time at which the last attempt ended."""
-    headers: Mapping[str, str] | None = None
-    """Headers of the last reply."""
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    """Headers of the last reply, which may quote a key."""
     on_target: Callable[[Any], None] | None = None
     """Called with the agent of each target that a router sends to."""
     candidates: Callable[[], Sequence[Candidate]] | None = None
@@ -199,6 +199,8 @@ class Context:
     """Whether the call waits for a response that the vendor processes in the background."""
     run: TurnRef | None = None
     """The tool-loop run and turn of this call."""
+    idempotency_keys: dict[int, str] = field(default_factory=dict)
+    """Idempotency keys of this call by the hash of the request, so that its retries have the same key."""
     user_context: contextvars.Context | None = None
     """Context variables of user code; None for a copy of the caller's."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextvars
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from .wire import Body, Limits, Reply, WireRequest
@@ -129,6 +129,19 @@ class Invoke(Effect[Any]):
         self.context: contextvars.Context | None = context
 
 
+class Query(Effect[Any]):
+    """Query a shared store: `function` blocks, `on_loop` is its async form. Both have a short timeout."""
+
+    __slots__ = __match_args__ = ("function", "on_loop", "args")
+
+    def __init__(
+        self, function: Callable[..., Any], on_loop: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+    ) -> None:
+        self.function: Callable[..., Any] = function
+        self.on_loop: Callable[..., Awaitable[Any]] = on_loop
+        self.args: tuple[Any, ...] = args
+
+
 class Spawn(Effect["Branch"]):
     """Run a flow concurrently as a branch. With `pause`, stop at its first Emit and return the rest."""
 
@@ -168,7 +181,9 @@ class Detach(Effect[None]):
         self.seconds: float = seconds
 
 
-AnyEffect: TypeAlias = Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Spawn | Wait | Cancel | Detach
+AnyEffect: TypeAlias = (
+    Send | Open | Read | Sleep | Now | Random | Emit | Invoke | Query | Spawn | Wait | Cancel | Detach
+)
 Flow: TypeAlias = Generator[AnyEffect, Any, T]
 
 

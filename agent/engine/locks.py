@@ -1,4 +1,4 @@
-"""Fork-safe locks.
+"""Fork-safe locks, and the check that a resource belongs to this process.
 
 Locks are plain `threading.Lock` objects in `with` blocks: with any wrapper, an interrupt between acquiring and guarding
 would leave the lock held forever.
@@ -11,6 +11,8 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from .. import errors
+
 _fork_safe: WeakSet[ForkSafe] = WeakSet()
 
 
@@ -22,6 +24,24 @@ class ForkSafe:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         _fork_safe.add(self)
+
+
+class _Process:
+    """This process. `forks` differs between a parent and its forked children."""
+
+    forks: int = 0
+
+
+PROCESS = _Process()
+
+
+def foreign_call_error() -> errors.ConfigurationError:
+    """The error for a call of the parent in a forked child, which would take data of the parent."""
+    return errors.ConfigurationError(
+        "This call was started before the process forked, and belongs to the parent process.",
+        field="fork",
+        fix="Start calls and streams in the process that uses them.",
+    )
 
 
 _FORK_TIMEOUT = 10.0
@@ -58,6 +78,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    PROCESS.forks += 1
     _locked.clear()
     for resource in _closable:
         resource._lock = threading.RLock()

@@ -56,6 +56,10 @@ class WireRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the codec about dropped data, for the response."""
     method: str = "POST"
+    once: bool = False
+    """Whether the request must not be repeated, not even after an idle connection turned out to be closed."""
+    call_headers: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
+    """Headers of this call alone, apart from those by which transports keep prepared requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -202,16 +206,37 @@ class Transport(SyncTransport, AsyncTransport, Protocol):
     """A transport for sync and async calls."""
 
 
-def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
-    """Parse untrusted JSON. ValueError for invalid, non-finite, too deep or too large documents."""
+def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH, repair: bool = True) -> Any:
+    """Parse untrusted JSON. ValueError for invalid, non-finite, too deep or too large documents.
+
+    By default a byte order mark and halves of characters are accepted, as vendors send them.
+    """
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     if len(data) > _FEW_VALUES and _is_bomb(data):
         raise ValueError("JSON has too many values")
-    value = from_json(data, allow_inf_nan=False)
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError:
+        if not repair or (repaired := _repair_text(data)) == data:
+            raise
+        value = from_json(repaired, allow_inf_nan=False)
     if data.count(b"{") + data.count(b"[") > max_depth and _depth_exceeds(value, max_depth):
         raise ValueError(f"JSON is nested more than {max_depth} deep")
     return value
+
+
+_BOM = b"\xef\xbb\xbf"
+_SURROGATES = re.compile(
+    rb"\\\\|\\u[dD][89abAB]HH\\u[dD][c-fC-F]HH|(\\u[dD][89a-fA-F]HH)".replace(b"H", b"[0-9a-fA-F]")
+)
+"""Escaped backslashes, pairs of surrogates, and single ones as a group."""
+
+
+def _repair_text(data: bytes) -> bytes:
+    """Drop a byte order mark, and replace halves of characters, which models emit where text is cut."""
+    data = data.removeprefix(_BOM).decode("utf-8", "replace").encode()
+    return _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
 
 
 _LARGE_NUMBER = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..models.prices import to_dollars, to_units
 from ..stores.files import replace_file
 from ..types import (
@@ -27,6 +27,7 @@ from ..types import (
     ToolResult,
     ToolSpec,
     Usage,
+    Vocabulary,
 )
 from .diagrams import draw_mermaid, draw_text
 from .files import decode_document, encode_document, load, save
@@ -254,8 +255,8 @@ class DAG:
     def _since(self, start: Node | None) -> list[Node]:
         if start is None:
             return self.nodes()
-        before = {id(node) for node in start.ancestors()}
-        return [node for node in self.nodes() if id(node) not in before]
+        before = {node.id for node in start.ancestors()}
+        return [node for node in self.nodes() if node.id not in before]
 
     def __len__(self) -> int:
         return len(self.nodes())
@@ -267,6 +268,7 @@ class DAG:
         return bool(self.heads)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"DAG({', '.join(head.id for head in self.heads)})"
 
@@ -287,6 +289,7 @@ class DAG:
     # Output and files
 
     @override
+    @printable
     def __str__(self) -> str:
         """Draw the graph as text."""
         return draw_text(self.heads)
@@ -303,9 +306,9 @@ class DAG:
         """Write the HTML page to a file."""
         replace_file(path, [self.html(title=title).encode()])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the graph as plain JSON data."""
-        return encode_document(self)
+    def to_dict(self, *, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
+        """Return the graph as plain JSON data; `vocabulary` names the data of nodes as another library does."""
+        return encode_document(self, vocabulary)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DAG:

@@ -31,14 +31,14 @@ def draw_text(heads: Sequence[Node]) -> str:
     nodes = causal_order(heads)
     if not nodes:
         return "(empty)"
-    children: dict[int, int] = {}
+    children: dict[str, int] = {}
     for node in nodes:
         for parent in node.parents:
-            children[id(parent)] = children.get(id(parent), 0) + 1
+            children[parent.id] = children.get(parent.id, 0) + 1
     lanes = _Lanes()
     try:
         for node in nodes:
-            lanes.draw(node, children.get(id(node), 0))
+            lanes.draw(node, children.get(node.id, 0))
     except _TooWide:
         listed = (f"● {label(node.data)}" for node in nodes)
         return "\n".join((f"({len(nodes):,} nodes with more than {_MAX_LANES} concurrent branches)", *listed))
@@ -54,18 +54,18 @@ class _Lanes:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._lanes: list[int | None] = []
+        self._lanes: list[str | None] = []
 
     def draw(self, node: Node, children: int) -> None:
         place = self._join(node)
         self._put(place, "●", f" {label(node.data)}")
-        self._part(place, id(node), children)
+        self._part(place, node.id, children)
 
     def _join(self, node: Node) -> int:
         """Join the lanes of all parents in the first one; a node without parents gets a new lane."""
         taken: list[int] = []
         for parent in node.parents:
-            place = next((at for at, lane in enumerate(self._lanes) if lane == id(parent) and at not in taken), None)
+            place = next((at for at, lane in enumerate(self._lanes) if lane == parent.id and at not in taken), None)
             if place is not None:
                 taken.append(place)
         if not taken:
@@ -84,7 +84,7 @@ class _Lanes:
             self._write(row, first, taken[-1])
         return first
 
-    def _part(self, place: int, node: int, children: int) -> None:
+    def _part(self, place: int, node: str, children: int) -> None:
         """Open a lane for each child; the first child keeps the node's lane."""
         self._lanes[place] = node if children else None
         if children > 1:
@@ -101,7 +101,7 @@ class _Lanes:
         while self._lanes and self._lanes[-1] is None:
             self._lanes.pop()
 
-    def _free(self, node: int | None = None) -> int:
+    def _free(self, node: str | None = None) -> int:
         """Return an unused lane."""
         for at, lane in enumerate(self._lanes):
             if lane is None and node is not None:
@@ -171,11 +171,11 @@ _ESCAPES = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", 
 def draw_mermaid(heads: Sequence[Node]) -> str:
     """Draw a Mermaid diagram. Nodes are numbered and labels escaped, so content is never parsed as syntax."""
     lines = [_HEAD]
-    number: dict[int, int] = {}
+    number: dict[str, int] = {}
     for place, node in enumerate(causal_order(heads)):
-        number[id(node)] = place
+        number[node.id] = place
         lines.append(f'    n{place}["{_escape_label(label(node.data, 40))}"]:::{css_class(node.data)}')
-        lines += [f"    n{number[id(parent)]} --> n{place}" for parent in node.parents]
+        lines += [f"    n{number[parent.id]} --> n{place}" for parent in node.parents]
     return "\n".join(lines)
 
 

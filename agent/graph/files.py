@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigurationError
 from ..stores.files import replace_file
-from ..types import FrozenDict, Message, NodeData, freeze, read_node_data
+from ..types import FrozenDict, Message, NodeData, Vocabulary, freeze, read_node_data
 from .node import Node
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _NODE_FIELDS = frozenset(("id", "parents", "timestamp", "metadata", "data"))
 _DOCUMENT_FIELDS = frozenset(("format", "version", "heads", "nodes", "addressed"))
 
 
-def encode_node(node: Node) -> dict[str, Any]:
+def encode_node(node: Node, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
     """Encode a node as plain JSON data."""
     metadata = dict(node.metadata)
     unknown: Mapping[str, Any] = metadata.pop(_UNKNOWN, {})
@@ -38,7 +38,7 @@ def encode_node(node: Node) -> dict[str, Any]:
         "id": node.id,
         "parents": [parent.id for parent in node.parents],
         "timestamp": node.timestamp,
-        "data": {**unknown.get("data", {}), **node.data.to_dict()},
+        "data": {**unknown.get("data", {}), **node.data.to_dict(vocabulary=vocabulary)},
     }
     if metadata:
         row["metadata"] = metadata
@@ -102,14 +102,14 @@ def _fields_of(content: NodeData) -> frozenset[str]:
 # Documents
 
 
-def encode_document(dag: DAG) -> dict[str, Any]:
+def encode_document(dag: DAG, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
     return {
         **dag.extra,
         "format": FORMAT,
         "version": VERSION,
         "addressed": dag.content_ids,
         "heads": [head.id for head in dag.heads],
-        "nodes": [encode_node(node) for node in dag.nodes()],
+        "nodes": [encode_node(node, vocabulary) for node in dag.nodes()],
     }
 
 

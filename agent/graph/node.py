@@ -16,6 +16,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..errors import printable
 from ..types import (
     FrozenDict,
     Message,
@@ -189,7 +190,14 @@ class Node:
     metadata: Mapping[str, Any] = _NOTHING
     """For example `usage`, `cost`, `model`, `latency_ms`."""
 
+    def __post_init__(self) -> None:
+        if type(self.parents) is not tuple:
+            object.__setattr__(self, "parents", tuple(self.parents))
+        if type(self.metadata) is not FrozenDict:
+            object.__setattr__(self, "metadata", freeze(dict(self.metadata)))
+
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Node({self.id!r}, {type(self.data).__name__}, {len(self.parents)} parents)"
 
@@ -205,19 +213,19 @@ class Node:
 
     def child(self, data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node that follows this one."""
-        return Node((self,), data, metadata=freeze(metadata) if metadata else _NOTHING)
+        return Node((self,), data, metadata=metadata or _NOTHING)
 
     @classmethod
     def with_parents(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node that follows several nodes."""
-        return cls(tuple(parents), data, metadata=freeze(metadata) if metadata else _NOTHING)
+        return cls(tuple(parents), data, metadata=metadata or _NOTHING)
 
     @classmethod
     def with_content_id(cls, parents: Iterable[Node], data: NodeData, **metadata: Any) -> Node:  # Any: JSON data
         """Return a new node whose id is derived from its content and its parents' ids."""
         following = tuple(parents)
         id = content_id([parent.id for parent in following], data)
-        return cls(following, data, id, metadata=freeze(metadata) if metadata else _NOTHING)
+        return cls(following, data, id, metadata=metadata or _NOTHING)
 
     def ancestors(self) -> list[Node]:
         """Return all ancestors and this node once, parents before children."""
@@ -260,15 +268,15 @@ def content_id(parents: Sequence[str], data: NodeData) -> str:
 
 
 def causal_order(heads: Iterable[Node]) -> list[Node]:
-    """Return nodes and their ancestors once: parents before children, in the order of the heads."""
+    """Return nodes and their ancestors, each id once: parents before children, in the order of the heads."""
     order: list[Node] = []
-    placed: set[int] = set()
+    placed: set[str] = set()
     for head in heads:
         _place(head, placed, order)
     return order
 
 
-def _place(head: Node, placed: set[int], order: list[Node]) -> None:
+def _place(head: Node, placed: set[str], order: list[Node]) -> None:
     """Add a node after its ancestors: depth-first, without recursion or a stack for single parents."""
     waiting: list[Node] = []
     """Nodes with one parent, waiting for it."""
@@ -276,8 +284,8 @@ def _place(head: Node, placed: set[int], order: list[Node]) -> None:
     """Nodes with several parents: remaining parents, and the length of `waiting` when it was reached."""
     node = head
     while True:
-        while id(node) not in placed:
-            placed.add(id(node))
+        while node.id not in placed:
+            placed.add(node.id)
             parents = node.parents
             if len(parents) == 1:
                 waiting.append(node)
@@ -303,9 +311,9 @@ def _place(head: Node, placed: set[int], order: list[Node]) -> None:
 
 
 def _flatten(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
-    at = {id(node): place for place, node in enumerate(nodes)}
+    at = {node.id: place for place, node in enumerate(nodes)}
     return [
-        (tuple(at[id(parent)] for parent in node.parents), node.data, node.id, node.timestamp, dict(node.metadata))
+        (tuple(at[parent.id] for parent in node.parents), node.data, node.id, node.timestamp, dict(node.metadata))
         for node in nodes
     ]
 
@@ -313,5 +321,5 @@ def _flatten(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
 def _unflatten(rows: Sequence[tuple[Any, ...]]) -> Node:
     nodes: list[Node] = []
     for parents, data, id, timestamp, metadata in rows:
-        nodes.append(Node(tuple(nodes[place] for place in parents), data, id, timestamp, freeze(metadata)))
+        nodes.append(Node(tuple(nodes[place] for place in parents), data, id, timestamp, metadata))
     return nodes[-1]

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from ..engine.wire import AsyncBody, Limits, Reply, WireRequest
 from . import connections
-from .connections import ATTEMPT_DELAY, RECEIVE_BYTES, SocketAddress, choose_failure, is_address, start_lookup
+from .connections import RECEIVE_BYTES, SocketAddress, attempt_delay, choose_failure, is_address, start_lookup
 from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T
 from .parser import RequestHead
 
@@ -177,7 +177,9 @@ async def aconnect(host: str, port: int, seconds: float | None, context: ssl.SSL
     """Connect within the timeout, including the lookup and the TLS handshake if there is a context."""
     try:
         async with asyncio.timeout(None if seconds == math.inf else seconds):
-            return await _connect_first(await _look_up(host, port), host, context)
+            addresses = await _look_up(host, port)
+            delay = attempt_delay(len(addresses), math.inf if seconds is None else seconds)
+            return await _connect_first(addresses, host, context, delay)
     except TimeoutError:
         raise TimeoutError(f"connecting to {host} took too long") from None
 
@@ -205,7 +207,9 @@ async def _look_up(host: str, port: int) -> list[SocketAddress]:
     return await lookup
 
 
-async def _connect_first(addresses: list[SocketAddress], host: str, context: ssl.SSLContext | None) -> AioSocket:
+async def _connect_first(
+    addresses: list[SocketAddress], host: str, context: ssl.SSLContext | None, seconds_each: float
+) -> AioSocket:
     """Happy Eyeballs: connect to the first address that answers. The caller limits the time."""
     loop = asyncio.get_running_loop()
     untried = list(addresses)
@@ -215,7 +219,7 @@ async def _connect_first(addresses: list[SocketAddress], host: str, context: ssl
 
     def report_progress() -> None:
         nonlocal next_at
-        next_at = loop.time() + ATTEMPT_DELAY
+        next_at = loop.time() + seconds_each
 
     try:
         while untried or pending:

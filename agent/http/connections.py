@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from ..engine.drivers.threads import start_thread
 from ..engine.wire import BlockingRun, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from .exchange import CONNECT, ConnectionPool, Exchange, Steps, T, is_certificate_error
 from .parser import RequestHead
@@ -69,7 +70,7 @@ def start_lookup(host: str, port: int, settle: Callable[[list[SocketAddress] | E
             outcome = error
         settle(outcome)
 
-    threading.Thread(target=main, daemon=True, name="agent-lookup").start()
+    start_thread(main, "agent-lookup")
 
 
 def is_address(host: str) -> bool:
@@ -112,12 +113,17 @@ def _look_up(host: str, port: int, timeout: RunTimeout) -> list[SocketAddress]:
     return outcomes[0]
 
 
+def attempt_delay(addresses: int, seconds: float) -> float:
+    """Seconds before the next address is tried: all start within a quarter of the timeout."""
+    return min(ATTEMPT_DELAY, seconds / (4 * max(addresses, 1)))
+
+
 def _connect_first(
     addresses: list[SocketAddress], host: str, context: ssl.SSLContext | None, until: float, run: BlockingRun
 ) -> socket.socket:
     """Happy Eyeballs: connect to the first address that answers. The returned socket does not block."""
     untried = list(addresses)
-    next_at = 0.0
+    next_at, delay = 0.0, attempt_delay(len(addresses), until - monotonic())
     failure = OSError("the host has no address")
     with _Selector() as selector:
         try:
@@ -141,7 +147,7 @@ def _connect_first(
                         next_at = 0.0  # a failed attempt lets the next address start at once
                     else:
                         selector.register(connecting, events, attempt)
-                        next_at = monotonic() + ATTEMPT_DELAY
+                        next_at = monotonic() + delay
             raise failure
         finally:
             failure = OSError()  # an error kept in a frame that it references is a cycle

@@ -157,7 +157,7 @@ class Exchange(Generic[C]):
 
     def start(self) -> Steps[None]:
         """Send the request and read the head of the response, on an idle connection or a new one."""
-        reused = self._pool.take_idle(self.head.origin)
+        reused = None if self.request.once else self._pool.take_idle(self.head.origin)
         while True:
             self.connection = reused or (yield CONNECT)
             parser = self._parser = ResponseParser()
@@ -179,8 +179,11 @@ class Exchange(Generic[C]):
         body = self.request.body
         joined = len(body) <= _JOINED_BYTES
         # Views, because the head holds a key: tracebacks that show local variables must not show it.
+        headers = self.request.call_headers
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
         try:
-            yield memoryview(b"%b%d\r\n\r\n%b" % (self.head.encoded, len(body), body if joined else b""))
+            data = body if joined else b""
+            yield memoryview(b"%b%d\r\n%b\r\n%b" % (self.head.encoded, len(body), lines, data))
             if not joined:
                 yield memoryview(body)
         except TimeoutError:

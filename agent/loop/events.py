@@ -6,7 +6,7 @@
         message_start message_update* message_end    the model's response
         tool_execution_start                         one per call, in the order of the calls
         tool_execution_update* tool_execution_end    as they arrive
-        message_start message_end                    each tool result, in the order of the calls
+        message_start message_update message_end     each tool result, in the order of the calls
       turn_end
     agent_end
 
@@ -137,7 +137,7 @@ class MessageStartEvent:
 
 @dataclass(frozen=True)
 class MessageUpdateEvent:
-    """A chunk of the model's message, or its failure. `message` is the message so far."""
+    """A chunk of the model's message, its failure, or a tool result. `message` is the message so far."""
 
     type: Literal["message_update"] = "message_update"
     message: AgentMessage | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, Self, TypeAlias, TypedDict
@@ -27,11 +27,12 @@ from ..tools.base import AgentTool, Signal, Tool
 from ..tools.functions import as_tool
 from ..transports import get_transport
 from ..types import AgentRequest, AgentResponse, Message, Role, Secret, StreamEvent, ThinkingLevel, ToolLoopConfig
+from ..types._base import validate_with
 from .events import AgentMessage, AssistantMessageEvent, MessageLike, coerce_message
 from .flow import run_loop
 from .hooks import AfterToolCall, BeforeToolCall, Hooks, ModelCall, RunPlan, call_hook
 from .journal import Journal
-from .run_state import RunState
+from .run_state import RunState, message_stop_reason
 
 
 @dataclass
@@ -62,23 +63,27 @@ class Model:
     thinking_level: ThinkingLevel = ThinkingLevel.OFF
 
 
+AbortSignal: TypeAlias = Signal | asyncio.Event
+
+
 class SimpleStreamOptions(TypedDict, total=False):
     """Options of a stream function."""
 
     api_key: str | None
     temperature: float | None
     max_tokens: int | None
-    signal: Signal | None
+    signal: AbortSignal | None
 
 
 class StreamResponse(Protocol):
-    """A streamed response. It never raises: a failure is a message with the stop reason `error`."""
+    """A streamed response. It never raises: a failure is a message with the stop reason `error`.
 
-    def result(self) -> Awaitable[Message | AgentResponse]: ...
+    Messages and events may be dicts. `__aiter__` may return any async iterator, such as an async generator.
+    """
 
-    def __aiter__(self) -> AsyncIterator[AssistantMessageEvent]: ...
+    def result(self) -> Awaitable[Message | AgentResponse | Mapping[str, Any]]: ...  # Any: a message as a dict
 
-    async def __anext__(self) -> AssistantMessageEvent: ...
+    def __aiter__(self) -> AsyncIterator[AssistantMessageEvent | Mapping[str, Any]]: ...  # Any: an event as a dict
 
 
 StreamFn: TypeAlias = Callable[[Model, Context, SimpleStreamOptions], Awaitable[StreamResponse]]
@@ -153,8 +158,9 @@ class AgentStreamResponse:
             return event
         except StopAsyncIteration:
             response = self._stream.response
-            facts = {"stop_reason": response.stop_reason, "provider": response.provider, "model": response.model}
-            self._message = response.message.model_copy(update=facts)
+            self._message = response.message.replace(
+                stop_reason=message_stop_reason(response), provider=response.provider, model=response.model
+            )
         except AgentError as error:
             partial = [part for part in self._stream.content if part.type != "tool_call"]
             self._message = Message(Role.ASSISTANT, partial, stop_reason="error", error_message=str(error))
@@ -176,7 +182,9 @@ class AgentStreamResponse:
         await self.aclose()
 
 
-def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
+def stream_function(
+    caller: Client | Callable[[Model], Client],
+) -> Callable[[Model, Context, SimpleStreamOptions], Awaitable[AgentStreamResponse]]:
     """Return a stream function for an agent or router.
 
     Args:
@@ -202,7 +210,7 @@ def stream_function(caller: Client | Callable[[Model], Client]) -> StreamFn:
 
 
 def wrap_stream_fn(
-    stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: Signal
+    stream_fn: StreamFn, config: AgentLoopConfig, system_prompt: str, tools: Sequence[Tool] | None, signal: AbortSignal
 ) -> ModelCall:
     """Return the model call of a run that uses a stream function."""
 
@@ -218,7 +226,8 @@ def wrap_stream_fn(
         }
         model_context = Context(system_prompt, list(messages), None if tools is None else list(tools))
         response = yield from Invoke(stream_fn, (config.model, model_context, options))
-        while (event := (yield from Invoke(_next, (response,)))) is not None:
+        events = response.__aiter__()
+        while (event := (yield from Invoke(_next, (events,)))) is not None:
             if event.type != "error":
                 yield Emit([event])
         return _read_message((yield from Invoke(response.result)), config.model)
@@ -226,12 +235,12 @@ def wrap_stream_fn(
     return call_model
 
 
-async def _next(response: Any) -> StreamEvent | None:
+async def _next(events: AsyncIterator[Any]) -> StreamEvent | None:
     try:
-        event: StreamEvent = await response.__anext__()
-        return event
+        event = await events.__anext__()
     except StopAsyncIteration:
         return None
+    return event if isinstance(event, StreamEvent) else validate_with(lambda: StreamEvent.from_dict(event))
 
 
 def _read_message(value: Any, model: Model) -> AgentResponse:
@@ -267,6 +276,7 @@ class EventStream:
         self._get_result = get_result
         self._events: deque[Any] = deque()
         self._result: Sequence[AgentMessage] | None = None
+        self._ended = False
         self._changed = Signal()
         """Set, and replaced, when an event or the end arrives."""
         self._lock = threading.Lock()
@@ -274,26 +284,26 @@ class EventStream:
     def push(self, event: Any) -> None:  # Any: an event of any type
         """Add an event. Events after the end are dropped."""
         with self._lock:
-            if self._result is not None:
+            if self._ended:
                 return
             self._events.append(event)
             if self._is_end_event(event):
-                self._result = self._get_result(event)
+                self._result, self._ended = self._get_result(event), True
         self._wake()
 
-    def end(self, result: Sequence[AgentMessage]) -> None:
+    def end(self, result: Sequence[AgentMessage] | None = None) -> None:
         """Close the stream. A second call has no effect."""
         with self._lock:
-            if self._result is None:
-                self._result = result
+            if not self._ended:
+                self._result, self._ended = result, True
         self._wake()
 
     async def result(self) -> Sequence[AgentMessage]:
-        """Wait for the end and return its result. Events need not be read."""
+        """Wait for the end and return its result, or an empty list. Events need not be read."""
         while True:
             changed = self._changed
-            if self._result is not None:
-                return self._result
+            if self._ended:
+                return self._result if self._result is not None else []
             await changed.wait()
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -304,7 +314,7 @@ class EventStream:
             changed = self._changed
             with suppress(IndexError):
                 return self._events.popleft()
-            if self._result is not None and not self._events:
+            if self._ended and not self._events:
                 raise StopAsyncIteration
             await changed.wait()
 
@@ -318,7 +328,7 @@ def agent_loop(
     prompts: Sequence[MessageLike],
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None = None,
+    signal: AbortSignal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
     """Run the loop with these prompts until the model makes no more calls. Call it inside an event loop.
@@ -332,7 +342,7 @@ def agent_loop(
 def agent_loop_continue(
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None = None,
+    signal: AbortSignal | None = None,
     stream_fn: StreamFn | None = None,
 ) -> EventStream:
     """Like `agent_loop`, but from a conversation that already ends with a message to answer."""
@@ -356,7 +366,7 @@ def _start_loop(
     prompts: Sequence[AgentMessage],
     context: AgentContext,
     config: AgentLoopConfig,
-    signal: Signal | None,
+    signal: AbortSignal | None,
     stream_fn: StreamFn | None,
 ) -> EventStream:
     events = EventStream(lambda event: event.type == "agent_end", lambda event: list(event.messages))
@@ -398,7 +408,7 @@ _tasks: set[asyncio.Task[None]] = set()
 """Strong references: event loops hold their tasks weakly."""
 
 
-async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: Signal) -> None:
+async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: AbortSignal) -> None:
     run = AioRun(get_transport("http"), run_loop(plan, state, RunContext()))
     watcher = asyncio.get_running_loop().create_task(_close_on_signal(signal, run))
     try:
@@ -419,7 +429,7 @@ async def _drive(plan: RunPlan, state: RunState, events: EventStream, signal: Si
         events.end(state.added)
 
 
-async def _close_on_signal(signal: Signal, run: AioRun) -> None:
+async def _close_on_signal(signal: AbortSignal, run: AioRun) -> None:
     await signal.wait()
     await run.aclose()
 

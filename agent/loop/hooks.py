@@ -152,7 +152,8 @@ class RunPlan:
     config: ToolLoopConfig = field(default_factory=ToolLoopConfig)
     hooks: Hooks = field(default_factory=Hooks)
     deps: Any = None
-    signal: Signal = field(default_factory=Signal)
+    signal: Any = field(default_factory=Signal)
+    """The abort signal: a `Signal`, or an `asyncio.Event` of the caller."""
     prompts: Sequence[AgentMessage] = ()
     """Messages added at the start of the run."""
     is_retried: bool = False

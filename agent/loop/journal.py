@@ -89,7 +89,7 @@ class SqliteJournal:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = Path(os.fsdecode(path))
         self._lock: Any = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inherited: list[sqlite3.Connection] = []

@@ -168,6 +168,11 @@ def to_tool_result(result: ToolResult) -> AgentToolResult:
     return AgentToolResult(content=parts, details=result.details or {}, is_error=result.is_error)
 
 
+def message_stop_reason(response: AgentResponse) -> str | None:
+    """Return the stop reason for a message: an unknown one as received."""
+    return (response.raw_stop_reason if response.stop_reason == "other" else None) or response.stop_reason
+
+
 class PartialMessage:
     """The model's message while it is streamed."""
 
@@ -184,7 +189,7 @@ class PartialMessage:
         self.has_reported_error = self.has_reported_error or event.type == "error"
 
     def build(self) -> Message:
-        return self._fold.partial().message
+        return self._fold.partial(open_calls=True).message
 
 
 def _collect_call_ids(history: Iterable[AgentMessage]) -> set[str]:
@@ -287,7 +292,9 @@ class RunState:
         response, self.slots = self._read_calls(response)
         self.reported_results = 0
         message = response.message.copy_with(
-            stop_reason=response.stop_reason, provider=response.provider or None, model=response.model or None
+            stop_reason=message_stop_reason(response),
+            provider=response.provider or None,
+            model=response.model or None,
         )
         self.history.append(message)
         self.latest = response
@@ -332,7 +339,15 @@ class RunState:
             slot = self.slots[self.reported_results]
             if slot.result is None:
                 break
-            events += self.append_messages(slot.message)
+            message = slot.message
+            self.history.append(message)
+            events += [
+                MessageStartEvent(message=message),
+                MessageUpdateEvent(
+                    message=message, assistant_message_event=StreamEvent.tool_result_event(message.text)
+                ),
+                MessageEndEvent(message=message),
+            ]
             self.reported_results += 1
         return events
 

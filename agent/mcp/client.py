@@ -107,6 +107,7 @@ class MCPServer:
         self._finalizer: Any = None
 
     @classmethod
+    @errors.hide_arguments
     def stdio(
         cls,
         command: str,
@@ -135,6 +136,7 @@ class MCPServer:
         return cls(connect, _display_name(stdio_command), (env or {}).values(), **settings)
 
     @classmethod
+    @errors.hide_arguments
     def http(
         cls,
         url: str,
@@ -173,6 +175,7 @@ class MCPServer:
         return cls(lambda max_bytes: lambda log, on_end: real, str(getattr(real, "name", "server")), **settings)
 
     @override
+    @errors.printable
     def __repr__(self) -> str:
         return f"MCPServer({self._label!r}, {'open' if self.is_open else 'closed'})"
 

@@ -18,7 +18,7 @@ import uvicorn
 from mcp.server.stdio import stdio_server
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -99,6 +99,7 @@ class HttpListener:
         return f"http://{host}:{self.port}/mcp"
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"HttpListener({self.url!r})"
 

@@ -19,6 +19,7 @@ from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .. import errors
+from ..engine.drivers.threads import check_threads_run, start_thread
 from .errors import (
     ConnectionLog,
     connection_lost,
@@ -68,9 +69,8 @@ class MCPSession:
         self._stopping = asyncio.Event()
         self._connection_task: asyncio.Task[None] | None = None
         self._refresh_tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._main, daemon=True, name=f"agent-mcp {log.label}"[:60])
         _sessions.add(self)
-        self._thread.start()
+        self._thread = start_thread(self._main, f"agent-mcp {log.label}"[:60])
 
     @property
     def is_over(self) -> bool:
@@ -89,6 +89,7 @@ class MCPSession:
 
     def submit(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None = None) -> Future[T]:
         """Run a request on the session's loop. Cancelling the future cancels the request."""
+        check_threads_run()
         with self._lock:
             if not self.is_over:
                 return asyncio.run_coroutine_threadsafe(self._execute(work, doing, seconds), self._loop)

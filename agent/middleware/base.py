@@ -16,7 +16,7 @@ from typing_extensions import override
 from ..engine.context import Context
 from ..engine.flow import Flow
 from ..engine.wire import WireRequest
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import AgentConfig, AgentRequest, AgentResponse, Attempt, StreamEvent
 
 T = TypeVar("T")
@@ -98,6 +98,7 @@ class CallInfo:
         return self.hash_request(request or self.incoming or self.request)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"CallInfo({self.target!r}, streaming={self.streaming})"
 

@@ -115,7 +115,7 @@ class SqliteResponseStore:
 
     def __init__(self, path: str | os.PathLike[str], *, max_entries: int = 100_000) -> None:
         _check_max_entries(max_entries)
-        self._path, self._max_entries = Path(path), max_entries
+        self._path, self._max_entries = Path(os.fsdecode(path)), max_entries
         self._lock: Any = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inherited: sqlite3.Connection | None = None

@@ -125,6 +125,7 @@ def price(
     models: tuple[str, ...],
     tier: ServiceTier = ServiceTier.STANDARD,
     when: datetime | None = None,
+    batch_discount: float | None = None,
 ) -> Cost | None:
     """Return the cost of `usage`; None without a known price.
 
@@ -134,22 +135,30 @@ def price(
         models: Model names to look up, the most specific first.
         tier: Service tier of the request.
         when: Time of the call, for prices that change; None is now.
+        batch_discount: Factor on the standard price of a batch, for models without a listed batch price.
     """
+    factor = 1.0 if tier is not ServiceTier.BATCH or batch_discount is None else batch_discount
     if usage is None:
         return None
     if usage.billed is not None:
         return Cost(usage.billed, "vendor")
     for model in models:
         if model and (own := facts(provider, model).prices) is not None:
-            return Cost(_compute_registered(usage, own), "user")
+            return Cost(_compute_registered(usage, own) * factor, "user")
     listed = price_list_name(provider)
     if listed is None:
         return None
     for model in models:
         if model and (entry := _find(listed, model)) is not None:
             with localcontext(_EXACT):  # independent of the program's decimal precision
-                dollars = _compute_list_price(usage, *entry, tier, when or datetime.now(UTC))
-            return None if dollars is None else Cost(dollars, _version())
+                when = when or datetime.now(UTC)
+                dollars = _compute_list_price(usage, *entry, tier, when)
+                if dollars is not None:
+                    return Cost(dollars, _version())
+                if tier is not ServiceTier.BATCH or batch_discount is None:
+                    return None
+                dollars = _compute_list_price(usage, *entry, ServiceTier.STANDARD, when)
+            return None if dollars is None else Cost(dollars * factor, f"{_version()}, {factor:g} for batches")
     return None
 
 

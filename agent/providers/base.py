@@ -94,6 +94,19 @@ class SignsRequests(Protocol):
         ...
 
 
+class HasIdempotency(Protocol):
+    """A provider that recognizes retries by the header `Idempotency-Key`."""
+
+    @property
+    def idempotency(self) -> bool: ...
+
+
+class RedactsSecrets(Protocol):
+    """A provider whose requests contain secrets, which errors must not show."""
+
+    def redact(self, text: str) -> str: ...
+
+
 class CountsTokens(Protocol):
     """A provider with an endpoint that counts the tokens of a request without answering it."""
 

@@ -15,9 +15,10 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import Reply, parse_json
+from ..errors import printable
 from ..http.sse import FramingError, SseDecoder
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
-from ..types.secrets import is_credential_header
+from ..types.secrets import is_credential_header, redact
 from .failures import ErrorDetails, error_from_details, error_from_reply, read_error_details, redact_body, request_id
 
 USER_AGENT = "agent-llm-router"
@@ -74,8 +75,13 @@ class CodecBase(ABC):
         self._secrets = tuple(dict.fromkeys((*secrets, *secrets_in(all_headers))))
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    def redact(self, text: str) -> str:
+        """Replace the secrets that the requests of this codec contain."""
+        return redact(text, self._secrets)
 
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
         # Errors are raised from None: frames of their causes hold the vendor's text, which may quote the key.

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import re
 
-from ..types import ProviderCapabilities, ThinkingLevel
+from ..types import ThinkingLevel
 from .base import ProviderFactory
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import (
+    CHAT_TEMPLATE,
+    EPHEMERAL,
+    GATEWAY,
     OPAQUE_KEYS,
     OPENAI,
     OPENAI_REASONING,
     OPENAI_REFUSALS,
     OPENAI_THINKING,
     STRICT_IDS,
-    CacheMarks,
+    BatchDialect,
     CallIds,
     Fragment,
     Thinking,
     efforts,
+    list_fields,
+    make_capabilities,
     switch,
 )
 
@@ -30,29 +35,23 @@ _NONE: Fragment = {"reasoning_effort": "none"}
 _ENABLED: Fragment = {"thinking": {"type": "enabled"}}
 _DISABLED: Fragment = {"thinking": {"type": "disabled"}}
 _LOW_TO_HIGH = efforts("low medium high")
-_TEMPLATE = switch(
-    {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
-)
-_GATEWAY = efforts("minimal low medium high xhigh", key="reasoning.effort", off={"reasoning": {"enabled": False}})
-"""Gateways accept one form for all models behind them."""
-_EPHEMERAL = CacheMarks(
-    short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-)
-"""Claude's cache breakpoints, which gateways pass on."""
 _ROUTED_KEYS = frozenset((*OPAQUE_KEYS, "annotations", "images"))
 
 
-def _can(**differences: bool) -> ProviderCapabilities:
-    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
-    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
+_JSON_ONLY = make_capabilities(native_schema_output=False)
+_TEXT_ONLY = make_capabilities(vision=False)
+_PENALTIES = "frequency_penalty presence_penalty"
 
 
-_JSON_ONLY = _can(native_schema_output=False)
-_TEXT_ONLY = _can(vision=False)
+def _budget(tokens: int) -> Fragment:
+    return {"enable_thinking": True, "thinking_budget": tokens}
+
 
 ROWS: tuple[Dialect, ...] = (
     Dialect(
         name="alibaba",
+        caches=True,
+        optional=list_fields("presence_penalty n top_k"),
         base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         base_url_variables=("DASHSCOPE_BASE_URL",),
         key_variables=("DASHSCOPE_API_KEY", "ALIBABA_API_KEY"),
@@ -60,18 +59,20 @@ ROWS: tuple[Dialect, ...] = (
             Thinking(
                 {
                     ThinkingLevel.OFF: {"enable_thinking": False},
-                    ThinkingLevel.MINIMAL: {"enable_thinking": True, "thinking_budget": 1024},
-                    ThinkingLevel.LOW: {"enable_thinking": True, "thinking_budget": 4096},
-                    ThinkingLevel.MEDIUM: {"enable_thinking": True, "thinking_budget": 8192},
-                    ThinkingLevel.HIGH: {"enable_thinking": True, "thinking_budget": 16384},
-                    ThinkingLevel.XHIGH: {"enable_thinking": True, "thinking_budget": 32768},
-                }
+                    ThinkingLevel.MINIMAL: _budget(1024),
+                    ThinkingLevel.LOW: _budget(4096),
+                    ThinkingLevel.MEDIUM: _budget(8192),
+                    ThinkingLevel.HIGH: _budget(16384),
+                    ThinkingLevel.XHIGH: _budget(32768),
+                },
+                budget=_budget,
             ),
         ),
         reasoning_key="reasoning_content",
         tool_choices=frozenset(("auto", "none", "named")),
         strict=False,
-        capabilities=_can(audio=True),
+        video_urls=True,
+        capabilities=make_capabilities(audio=True),
     ),
     Dialect(
         name="avian",
@@ -82,6 +83,10 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="azure",
+        caches=True,
+        optional=OPENAI.optional,
+        user_key=OPENAI.user_key,
+        long_caches=OPENAI.long_caches,
         base_url="{AZURE_OPENAI_ENDPOINT}",
         resource_path="/openai/v1",
         dated_path="/openai/deployments/{model}/chat/completions?api-version={version}",
@@ -97,16 +102,19 @@ ROWS: tuple[Dialect, ...] = (
         session_key="prompt_cache_key",
         call_ids=OPENAI.call_ids,
         refusals=True,
-        capabilities=_can(documents=True, audio=True),
+        capabilities=make_capabilities(documents=True, audio=True),
+        batch=BatchDialect(max_requests=100_000),
     ),
     Dialect(
         name="baseten",
         base_url="https://inference.baseten.co/v1",
         key_variables=("BASETEN_API_KEY",),
-        thinking=(_TEMPLATE,),
+        thinking=(CHAT_TEMPLATE,),
     ),
     Dialect(
         name="cerebras",
+        caches=True,
+        optional=list_fields("service_tier user"),
         base_url="https://api.cerebras.ai/v1",
         key_variables=("CEREBRAS_API_KEY",),
         max_tokens_key="max_completion_tokens",
@@ -116,6 +124,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="cloudflare",
+        optional=list_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.cloudflare.com/client/v4/accounts/{CLOUDFLARE_ACCOUNT_ID}/ai/v1",
         key_variables=("CLOUDFLARE_API_TOKEN", "CLOUDFLARE_API_KEY"),
         thinking=(efforts("low medium high", models="gpt-oss"), Thinking({})),
@@ -126,10 +135,11 @@ ROWS: tuple[Dialect, ...] = (
         base_url="https://api.inference.crusoecloud.com/v1",
         key_variables=("CRUSOE_API_KEY",),
         reasoning_key="reasoning",
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
     ),
     Dialect(
         name="databricks",
+        optional=list_fields("n top_k"),
         base_url="https://{DATABRICKS_HOST}",
         resource_path="/serving-endpoints",
         key_variables=("DATABRICKS_TOKEN",),
@@ -142,6 +152,7 @@ ROWS: tuple[Dialect, ...] = (
                     ThinkingLevel.OFF: _DISABLED,
                 },
                 models="claude",
+                budget=lambda tokens: {"thinking": {"type": "enabled", "budget_tokens": tokens}},
             ),
             efforts("minimal low medium high", off=_NONE),
         ),
@@ -151,12 +162,15 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="deepinfra",
+        optional=list_fields("frequency_penalty presence_penalty n top_k user"),
         base_url="https://api.deepinfra.com/v1/openai",
         key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
         thinking=(efforts("low medium high", off=_NONE),),
     ),
     Dialect(
         name="deepseek",
+        caches=True,
+        optional=list_fields(_PENALTIES),
         base_url="https://api.deepseek.com",
         key_variables=("DEEPSEEK_API_KEY",),
         thinking=(efforts("low high xhigh=max", on=_ENABLED, off=_DISABLED),),
@@ -165,10 +179,11 @@ ROWS: tuple[Dialect, ...] = (
         strict=False,
         most_stops=16,
         refused=(("", frozenset(("seed", "parallel_tool_calls"))),),
-        capabilities=_can(native_schema_output=False, vision=False),
+        capabilities=make_capabilities(native_schema_output=False, vision=False),
     ),
     Dialect(
         name="fireworks",
+        caches=True,
         base_url="https://api.fireworks.ai/inference/v1",
         key_variables=("FIREWORKS_API_KEY",),
         thinking=(
@@ -179,6 +194,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="gemini-chat",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty n"),
         base_url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         thinking=(
@@ -186,10 +203,11 @@ ROWS: tuple[Dialect, ...] = (
             efforts("low medium high"),
         ),
         refused=(("", frozenset(("logprobs", "seed", "parallel_tool_calls"))),),
-        capabilities=_can(audio=True),
+        capabilities=make_capabilities(audio=True),
     ),
     Dialect(
         name="github-models",
+        optional=list_fields("frequency_penalty presence_penalty modalities"),
         base_url="https://models.github.ai/inference",
         key_variables=("GITHUB_TOKEN", "GITHUB_API_KEY"),
         completion_models=OPENAI_REASONING,
@@ -202,50 +220,52 @@ ROWS: tuple[Dialect, ...] = (
         base_url_variables=("GPUSTACK_BASE_URL", "GPUSTACK_API_BASE"),
         key_variables=("GPUSTACK_API_KEY",),
         key_required=False,
-        done_sentinel=False,
         thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
         reasoning_key="reasoning_content",
     ),
     Dialect(
         name="groq",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty service_tier user"),
         base_url="https://api.groq.com/openai/v1",
         key_variables=("GROQ_API_KEY",),
         max_tokens_key="max_completion_tokens",
         thinking=(
             efforts("low medium high", models="gpt-oss"),
-            switch(
-                {"reasoning_effort": "default", "reasoning_format": "parsed"},
-                {"reasoning_effort": "none"},
-                models="qwen",
-            ),
+            switch({"reasoning_effort": "default", "reasoning_format": "parsed"}, _NONE, models="qwen"),
             Thinking({}),
         ),
         refused=(("", frozenset(("logprobs", "name"))),),
+        batch=BatchDialect(max_bytes=100_000_000),
     ),
     Dialect(
         name="huggingface",
+        optional=list_fields(_PENALTIES),
         base_url="https://router.huggingface.co/v1",
         key_variables=("HF_TOKEN", "HUGGINGFACE_API_KEY"),
-        done_sentinel=False,
         thinking=(_LOW_TO_HIGH,),
     ),
     Dialect(
         name="hyperbolic",
         base_url="https://api.hyperbolic.xyz/v1",
         key_variables=("HYPERBOLIC_API_KEY",),
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
     ),
     Dialect(
         name="llamacpp",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty logit_bias top_k"),
         base_url="http://localhost:8080/v1",
         base_url_variables=("LLAMACPP_BASE_URL",),
         key_variables=("LLAMACPP_API_KEY",),
         key_required=False,
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
         reasoning_key="reasoning_content",
     ),
     Dialect(
         name="lmstudio",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty logit_bias top_k"),
         base_url="http://localhost:1234/v1",
         base_url_variables=("LMSTUDIO_BASE_URL",),
         key_variables=("LMSTUDIO_API_KEY",),
@@ -255,6 +275,7 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="minimax",
+        optional=list_fields(""),
         base_url="https://api.minimax.io/v1",
         key_variables=("MINIMAX_API_KEY",),
         thinking=(Thinking({ThinkingLevel.MEDIUM: {"reasoning_split": True}}),),
@@ -263,6 +284,8 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="mistral",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty n"),
         base_url="https://api.mistral.ai/v1",
         key_variables=("MISTRAL_API_KEY",),
         seed_key="random_seed",
@@ -277,9 +300,12 @@ ROWS: tuple[Dialect, ...] = (
         user_after_tool=False,
         session_key="prompt_cache_key",
         refused=(("", frozenset(("logprobs", "name"))),),
+        batch=BatchDialect(batches_path="/batch/jobs", job_form=True),
     ),
     Dialect(
         name="moonshot",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty n"),
         base_url="https://api.moonshot.ai/v1",
         base_url_variables=("MOONSHOT_BASE_URL",),
         key_variables=("MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY", "KIMI_API_KEY"),
@@ -299,30 +325,34 @@ ROWS: tuple[Dialect, ...] = (
             ("", frozenset(("seed", "logprobs", "parallel_tool_calls"))),
             (r"kimi-k\d", frozenset(("temperature", "top_p"))),
         ),
-        capabilities=_can(documents=False),
+        capabilities=make_capabilities(documents=False),
     ),
     Dialect(
         name="nebius",
         base_url="https://api.tokenfactory.nebius.com/v1",
         key_variables=("NEBIUS_API_KEY",),
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
     ),
     Dialect(
         name="novita",
+        optional=list_fields("frequency_penalty presence_penalty logit_bias n top_k"),
         base_url="https://api.novita.ai/openai/v1",
         key_variables=("NOVITA_API_KEY",),
         thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
     ),
     Dialect(
         name="nvidia",
+        optional=list_fields(_PENALTIES),
         base_url="https://integrate.api.nvidia.com/v1",
         base_url_variables=("NVIDIA_BASE_URL",),
         key_variables=("NVIDIA_API_KEY",),
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
         refused=(("", frozenset(("logprobs", "parallel_tool_calls"))),),
     ),
     Dialect(
         name="ollama",
+        caches=True,
+        optional=list_fields(_PENALTIES),
         base_url="http://localhost:11434/v1",
         base_url_variables=("OLLAMA_BASE_URL",),
         key_variables=("OLLAMA_API_KEY",),
@@ -336,42 +366,51 @@ ROWS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="openrouter",
+        search_models="",
+        optional=list_fields(
+            "frequency_penalty presence_penalty logit_bias modalities service_tier top_k user verbosity"
+        ),
         base_url="https://openrouter.ai/api/v1",
         key_variables=("OPENROUTER_API_KEY",),
-        thinking=(_GATEWAY,),
+        thinking=(GATEWAY,),
         session_key="session_id",
-        cache_marks=_EPHEMERAL,
+        cache_marks=EPHEMERAL,
         call_ids=STRICT_IDS,
         replayed=_ROUTED_KEYS,
         document_urls=True,
-        capabilities=_can(documents=True, audio=True),
+        video_urls=True,
+        capabilities=make_capabilities(documents=True, audio=True),
     ),
     Dialect(
         name="perplexity",
+        search_models="",
+        optional=list_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.perplexity.ai",
         key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-        done_sentinel=False,
         thinking=(efforts("minimal low medium high", models="deep-research|reasoning"), Thinking({})),
         refused=(("", frozenset(("seed", "logprobs", "stop", "parallel_tool_calls", "name"))),),
         strict=False,
-        capabilities=_can(tools=False),
+        capabilities=make_capabilities(tools=False),
     ),
     Dialect(
         name="sambanova",
+        optional=list_fields("frequency_penalty presence_penalty top_k"),
         base_url="https://api.sambanova.ai/v1",
         key_variables=("SAMBANOVA_API_KEY",),
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
         refused=(("", frozenset(("seed", "logprobs"))),),
     ),
     Dialect(
         name="siliconflow",
+        optional=list_fields("frequency_penalty n top_k"),
         base_url="https://api.siliconflow.com/v1",
         key_variables=("SILICONFLOW_API_KEY",),
-        thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}),),
+        thinking=(switch({"enable_thinking": True}, {"enable_thinking": False}, budget=_budget),),
         refused=(("", frozenset(("logprobs", "parallel_tool_calls"))),),
     ),
     Dialect(
         name="snowflake",
+        optional=list_fields(_PENALTIES),
         base_url="https://{SNOWFLAKE_ACCOUNT}.snowflakecomputing.com",
         resource_path="/api/v2/cortex/v1",
         key_variables=("SNOWFLAKE_PAT", "SNOWFLAKE_TOKEN"),
@@ -380,11 +419,13 @@ ROWS: tuple[Dialect, ...] = (
             efforts("low medium high", key="reasoning.effort", models="claude"),
             efforts("minimal low medium high"),
         ),
+        finish_reasons=False,
         call_ids=STRICT_IDS,
         refused=(("", frozenset(("seed", "logprobs", "parallel_tool_calls"))), ("claude", frozenset(("stop",)))),
     ),
     Dialect(
         name="together",
+        optional=list_fields("frequency_penalty presence_penalty logit_bias n top_k"),
         base_url="https://api.together.xyz/v1",
         key_variables=("TOGETHER_API_KEY",),
         thinking=(
@@ -392,29 +433,42 @@ ROWS: tuple[Dialect, ...] = (
             switch({"reasoning": {"enabled": True}}, {"reasoning": {"enabled": False}}),
         ),
         refused=(("", frozenset(("parallel_tool_calls",))),),
+        batch=BatchDialect(
+            max_bytes=100_000_000,
+            discount=None,  # half the price for some models only
+            upload_path="/files/upload",
+            purpose="batch-api",
+            named_files=True,
+            metadata=False,
+        ),
     ),
     Dialect(
         name="vercel",
+        optional=list_fields("frequency_penalty presence_penalty modalities"),
         base_url="https://ai-gateway.vercel.sh/v1",
         key_variables=("AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
-        thinking=(_GATEWAY,),
-        cache_marks=_EPHEMERAL,
+        thinking=(GATEWAY,),
+        cache_marks=EPHEMERAL,
         call_ids=STRICT_IDS,
         replayed=_ROUTED_KEYS,
-        capabilities=_can(documents=True),
+        capabilities=make_capabilities(documents=True),
     ),
     Dialect(
         name="vllm",
+        caches=True,
         base_url="http://localhost:8000/v1",
         base_url_variables=("VLLM_BASE_URL",),
         key_variables=("VLLM_API_KEY",),
         key_required=False,
-        thinking=(efforts("low medium high", models="gpt-oss"), _TEMPLATE),
+        thinking=(efforts("low medium high", models="gpt-oss"), CHAT_TEMPLATE),
         reasoning_key="reasoning",
-        capabilities=_can(audio=True),
+        video_urls=True,
+        capabilities=make_capabilities(audio=True),
     ),
     Dialect(
         name="xai",
+        caches=True,
+        optional=list_fields("frequency_penalty presence_penalty n user"),
         base_url="https://api.x.ai/v1",
         key_variables=("XAI_API_KEY",),
         max_tokens_key="max_completion_tokens",
@@ -425,10 +479,12 @@ ROWS: tuple[Dialect, ...] = (
             Thinking({}),
         ),
         reasoning_key="reasoning_content",
-        refused=((r"grok-[4-9]|grok-code|grok-build|grok-3-mini", frozenset(("stop",))),),
+        refused=((r"grok-[4-9]|grok-code|grok-build|grok-3-mini", list_fields(_PENALTIES) | {"stop"}),),
     ),
     Dialect(
         name="zai",
+        caches=True,
+        optional=list_fields(""),
         base_url="https://api.z.ai/api/paas/v4",
         base_url_variables=("ZAI_BASE_URL",),
         key_variables=("ZAI_API_KEY", "GLM_API_KEY", "ZHIPUAI_API_KEY"),

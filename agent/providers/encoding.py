@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -19,10 +19,12 @@ from ..types import (
     CodeContent,
     DiffContent,
     DocumentContent,
+    Message,
     Origin,
     Part,
     SearchResultContent,
     ThinkingLevel,
+    ToolResult,
     ToolSpec,
     thaw,
 )
@@ -91,6 +93,35 @@ class EncodingContext:
             self.warn(f"citations of a {part.type} were left out: {self.provider} does not support them")
         if isinstance(part, DocumentContent) and part.context:
             self.warn(f"the context of a document was left out: {self.provider} does not support it")
+
+    def add_extra(self, encoded: JsonDict, extra: Mapping[str, Any], what: str) -> None:
+        """Add the vendor's keys of a message or part, and warn about those that are set otherwise."""
+        for key, value in extra.items():
+            current = encoded.get(key)
+            if isinstance(current, Mapping) and isinstance(value, Mapping):
+                encoded[key] = {**value, **current}
+            elif key not in encoded:
+                encoded[key] = value
+            elif current != value:
+                self.drop_extra({key: value}, what)
+
+    def drop_extra(self, extra: Mapping[str, Any], what: str) -> None:
+        """Warn about keys of a message or part that the API has no place for."""
+        names: list[str] = []
+        for key, value in extra.items():
+            names += [f"{key}.{inner}" for inner in value] if isinstance(value, Mapping) else [key]
+        if names:
+            self.warn(f"keys of {what} were left out: {', '.join(names)}; {self.provider} does not support them there")
+
+    def drop_all_extra(self, messages: Iterable[Message]) -> None:
+        """Warn about all keys of messages and parts that are not of this package."""
+        for message in messages:
+            self.drop_extra(message.extra, "a message")
+            for part in () if isinstance(message.content, str) else message.content:
+                self.drop_extra(part.extra, f"a part of type {part.type!r}")
+                inner = part.content if isinstance(part, ToolResult | SearchResultContent) else ""
+                for each in () if isinstance(inner, str) else inner:
+                    self.drop_extra(each.extra, f"a part of type {each.type!r}")
 
     def part_error(self, part: Part, where: str) -> errors.UnsupportedFeatureError:
         """Build the error for a content part that the API does not support."""

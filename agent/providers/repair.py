@@ -118,8 +118,13 @@ class _Repair:
                     self._end_turn()
                     if content:
                         self._repaired.append(message)
+                    else:
+                        self._drop_keys(message)
             elif role is assistant and _has_result(content):
-                for piece in _split_results(message):
+                pieces = list(_split_results(message))
+                if all(piece.role is tool for piece in pieces):
+                    self._drop_keys(message)
+                for piece in pieces:
                     self._add_parts(piece)
             else:
                 self._add_parts(message)
@@ -141,6 +146,7 @@ class _Repair:
     def _append(self, message: Message, parts: Sequence[Part]) -> None:
         """Add a message with the given parts; the same object if they are unchanged."""
         if not parts:
+            self._drop_keys(message)
             return
         if len(parts) == len(message.content) and all(map(is_, parts, message.content)):
             self._repaired.append(message)
@@ -150,6 +156,14 @@ class _Repair:
     def _warn(self, warning: str) -> None:
         self._warnings[warning] = None
 
+    def _drop_keys(self, message: Message) -> None:
+        """Warn about the name and the vendor's keys of a message that is not sent, or in another form."""
+        keys = [*message.extra]
+        if message.name is not None and message.role is not Role.TOOL:
+            keys.append("name")
+        if keys:
+            self._warn(f"keys of a message without content of its own were left out: {', '.join(keys)}")
+
     # Assistant messages.
 
     def _add_assistant(self, message: Message) -> None:
@@ -157,6 +171,7 @@ class _Repair:
         if all(isinstance(part, ThinkingContent) for part in parts):
             if parts:
                 self._warn(ONLY_THINKING)
+            self._drop_keys(message)
             return
         self._append(message, parts)
 
@@ -246,14 +261,24 @@ class _Repair:
                 self._postpone_stray(part)
             elif self._moved.get(part.tool_call_id) != part:
                 self._warn(REPEATED_RESULT)
+        if message.role is not Role.TOOL or not results:
+            self._drop_keys(message)
         if results:
-            self._repaired.append(Message(Role.TOOL, results) if changed else message)
+            extra = message.extra if message.role is Role.TOOL else {}
+            self._repaired.append(Message(Role.TOOL, results, extra=extra) if changed else message)
 
     def _postpone_stray(self, result: ToolResult) -> None:
         """Send a result without a call as text, followed by its media."""
         self._warn(STRAY_RESULT)
         text = f"Result of the tool {result.name or 'call'} ({result.tool_call_id}):\n{result.text}"
         self._postponed.append(TextContent(text=text))
+        texts = (
+            []
+            if isinstance(result.content, str)
+            else [part for part in result.content if isinstance(part, TextContent)]
+        )
+        if keys := [key for part in (result, *texts) for key in part.extra]:
+            self._warn(f"keys of a tool result without its call were left out: {', '.join(keys)}")
         if not isinstance(result.content, str):
             self._postponed.extend(part for part in result.content if not isinstance(part, TextContent))
 
@@ -298,7 +323,10 @@ def _split_results(message: Message) -> Iterator[Message]:
         yield message
         return
     for are_results, parts in groupby(message.content, key=lambda part: isinstance(part, ToolResult)):
-        yield Message(Role.TOOL if are_results else Role.ASSISTANT, tuple(parts))
+        if are_results:
+            yield Message(Role.TOOL, tuple(parts))
+        else:
+            yield message.copy_with(content=tuple(parts))
 
 
 def _fit_result(result: ToolResult, call: ToolCall) -> ToolResult:

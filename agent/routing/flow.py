@@ -6,6 +6,7 @@ A routed call is a `Call` like that of an agent, so the same middleware can wrap
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -30,10 +31,12 @@ from ..engine.flow import (
     Spawn,
     Wait,
 )
+from ..errors import printable
 from ..types import AgentRequest, AgentResponse, Attempt, Candidate, Message, StreamEvent, TextContent, Value
 from ..types.routing import candidates_table
-from .request_profile import NO_RANDOM, RequestProfile
-from .state import NextStep, RouterSettings, RoutingState, Shadow, list_candidates
+from .failure_policy import NextStep
+from .request_profile import NO_RANDOM, Exclusion, RequestProfile
+from .state import RouterSettings, RoutingState, Shadow, list_candidates
 from .strategies import RankedTarget
 from .targets import Admission, Target
 
@@ -43,7 +46,8 @@ _CONTINUE_PROMPT = (
 )
 _FILTER_STOP_REASONS = frozenset(("content_filter", "refusal"))
 _POLL_SECONDS = 0.05
-"""Interval for checking a target that is at its concurrency limit."""
+"""First interval for checking a target that is at its concurrency limit, or whose money is held. It doubles."""
+_LONGEST_POLL = 1.0
 _LOST_RACE = "another target was faster"
 
 
@@ -108,7 +112,7 @@ def route_call(settings: RouterSettings, *, streaming: bool) -> Call:
 
 def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[RankedTarget]]]:
     """Admit the next target and return the alternatives. Waits if necessary; raises if there is none."""
-    start, has_paid, may_wait_for_recovery = now, False, True
+    start, has_paid, may_wait_for_recovery, poll = now, False, True, _POLL_SECONDS
     context = state.context
 
     def can_try(target: Target) -> bool:
@@ -128,18 +132,13 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
         if stop_reason is not None:
             raise state.routing_error(stop_reason)
         ranked, excluded = state.rank_targets(now)
-        for index, one in enumerate(ranked):
-            if not can_try(one.target):
-                break  # healthy targets are ranked first
-            admission = state.admit(one.target, now, reason=one.reason)
-            if admission is not None:
-                return admission, ranked[index + 1 :]
-        for target in state.list_panic_targets(excluded):
-            if not can_try(target):
-                break
-            admission = state.admit(target, now, reason="no target is healthy", panic=True)
-            if admission is not None:
-                return admission, []
+        admission, index = yield from _admit_ranked(state, ranked, now, can_try, excluded)
+        if admission is not None:
+            return admission, ranked[index + 1 :]
+        panicking = [RankedTarget(target, "no target is healthy") for target in state.list_panic_targets(excluded)]
+        admission, _ = yield from _admit_ranked(state, panicking, now, can_try, excluded, panic=True)
+        if admission is not None:
+            return admission, []
         random = yield from Random()
         if may_wait_for_recovery:
             may_wait_for_recovery = False
@@ -154,7 +153,8 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
             raise state.routing_error("no target is left", excluded)
         seconds, target = waits[0]
         if seconds == math.inf:
-            seconds = _POLL_SECONDS
+            seconds = poll * (0.5 + 0.5 * random)
+            poll = min(2 * poll, _LONGEST_POLL)
         if not can_wait(seconds):
             raise state.routing_error(f"the next target is available in {seconds:.1f} s", excluded)
         if not can_try(target):
@@ -162,8 +162,41 @@ def _admit_next(state: RoutingState, now: float) -> Flow[tuple[Admission, list[R
         yield from Sleep(seconds)
         now = yield from Now()
         context.waited = now - start
-        if state.has_failed(target) and (admission := state.admit(target, now, reason="retry")) is not None:
-            return admission, []
+        if state.has_failed(target):
+            admission, _ = yield from _admit_ranked(
+                state, [RankedTarget(target, "retry")], now, lambda _: True, excluded
+            )
+            if admission is not None:
+                return admission, []
+
+
+def _admit_ranked(
+    state: RoutingState,
+    ranked: Sequence[RankedTarget],
+    now: float,
+    can_try: Callable[[Target], bool],
+    excluded: list[tuple[Target, Exclusion]],
+    *,
+    panic: bool = False,
+) -> Flow[tuple[Admission | None, int]]:
+    """Admit the first target that is at no limit, with its index. A shared state checks several at once."""
+    shared, index = state.settings.shared, 0
+    while index < len(ranked) and can_try(ranked[index].target):  # healthy targets are ranked first
+        end = index + 1
+        if shared is None:
+            admission = state.admit(ranked[index].target, now, reason=ranked[index].reason, panic=panic)
+            position = 0
+            if admission is None:
+                excluded.append((ranked[index].target, Exclusion("another call took its capacity", _POLL_SECONDS)))
+        else:
+            while end < len(ranked) and not state.is_charged(ranked[end].target):
+                end += 1
+            admission, position, refused = yield from shared.admit(state, ranked[index:end], now, panic=panic)
+            excluded += refused
+        if admission is not None:
+            return admission, index + position
+        index = end
+    return None, 0
 
 
 def _text_to_continue(state: RoutingState, error: errors.StreamInterrupted) -> str:
@@ -329,7 +362,8 @@ def _start_more(
         if state.is_charged(one.target) and (state.errors or not is_race):
             continue
         reason = "in the race" if is_race else "hedge: the first target was slow"
-        admission = state.admit(one.target, (yield from Now()), reason=reason)
+        candidate, now = one._replace(reason=reason), (yield from Now())
+        admission, _ = yield from _admit_ranked(state, [candidate], now, lambda _: True, [])
         if admission is not None:
             most -= 1
             yield from _start_runner(state, request, admission, runners)
@@ -407,6 +441,7 @@ class Explanation(Value, frozen=True):
         return {one.target: one.reason or "" for one in self.candidates if one.place is None}
 
     @override
+    @printable
     def __str__(self) -> str:
         needs = f"needs: {', '.join(self.needs)}\n\n" if self.needs else ""
         return needs + candidates_table(self.candidates)

@@ -72,15 +72,15 @@ class Breaker(ForkSafe):
         """Seconds until a probe is admitted; 0 if one is admitted now."""
         return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self._config.cooldown - now)
 
-    def take_permit(self, now: float, *, panic: bool = False) -> Permit | None:
-        """Return a permit for one request; None if the breaker is open."""
+    def take_permit(self, now: float, *, panic: bool = False, may_probe: bool = True) -> Permit | None:
+        """Return a permit for one request; None if the breaker is open or it may not probe."""
         with self._lock:
             if self.opened_at is None:
                 if not self.is_due(now):
                     return Permit("normal")
                 self.degraded_at = now  # the next trial comes after another pause
                 return Permit("trial")
-            if self.is_due(now):
+            if may_probe and self.is_due(now):
                 self._probe = Permit("probe")
                 self.last_used = now
                 return self._probe
@@ -103,10 +103,28 @@ class Breaker(ForkSafe):
             elif permit.kind != "normal" and permit.kind != "trial":
                 # Outcomes of requests that were in flight when the breaker opened are ignored.
                 self.opened_at = now if failed else None
-            if self.is_healthy:
-                self.failing_since = None
-            elif self.failing_since is None:
-                self.failing_since = now
+            self._note_failing(now)
+
+    def count_other(self, failed: bool, now: float) -> None:
+        """Count the outcome of a request of another process."""
+        with self._lock:
+            if self.opened_at is None:
+                self._count(failed, now)
+                self._note_failing(now)
+
+    def apply(self, opened_at: float | None, now: float) -> None:
+        """Open or close it as another process did."""
+        with self._lock:
+            self._clear_outcomes()
+            self._probe = None
+            self.opened_at = opened_at
+            self._note_failing(now)
+
+    def _note_failing(self, now: float) -> None:
+        if self.is_healthy:
+            self.failing_since = None
+        elif self.failing_since is None:
+            self.failing_since = now
 
     def _count(self, failed: bool, now: float) -> None:
         outcomes, config = self._outcomes, self._config
@@ -203,8 +221,10 @@ MAX_AGE = 600.0
 """Seconds after which an observation is ignored."""
 _MARGIN = 1.1
 """Factor on the percentile, so that a target with a constant response time never counts as slow."""
+_LENGTH_MARGIN = 1.5
+"""Factor on the length of the longest recent response, for reservations."""
 _LEAST_OBSERVATIONS = 5
-"""Minimum number of observations for a percentile."""
+"""Minimum number of observations for a percentile or an expected length."""
 
 
 class Observation(NamedTuple):
@@ -261,6 +281,11 @@ class Timings:
     def usual_tokens(self) -> float | None:
         """Mean number of tokens of a response."""
         return _mean([one.tokens for one in self._observations]) if self._observations else None
+
+    def estimate_tokens(self, default: int) -> int:
+        """Number of tokens that a response is expected not to exceed: the longest recent one with a margin."""
+        longest = math.ceil(_LENGTH_MARGIN * max((one.tokens for one in self._observations), default=0))
+        return longest if len(self._observations) >= _LEAST_OBSERVATIONS else max(default, longest)
 
 
 def _mean(values: list[float] | list[int]) -> float:

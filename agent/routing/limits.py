@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from typing_extensions import override
 
 from ..engine.locks import ForkSafe
+from ..errors import printable
 from ..models.prices import to_dollars, to_units
 from ..types.routing import RateLimit, SpendLimit
 
@@ -52,10 +53,13 @@ class RateLimiter(ForkSafe):
         with self._lock:
             return max(vendor, self._wait_for_configured_limit(tokens, now))
 
-    def acquire(self, tokens: int, now: float) -> WindowEntry | None:
-        """Reserve capacity for a request; None if it would exceed a configured limit."""
+    def acquire(self, tokens: int, now: float, *, is_admitted: bool = False) -> WindowEntry | None:
+        """Reserve capacity for a request; None if it would exceed a configured limit.
+
+        A request that a shared state has admitted is only counted.
+        """
         with self._lock:
-            if self._wait_for_configured_limit(tokens, now) > 0:
+            if self._wait_for_configured_limit(tokens, now) > 0 and not is_admitted:
                 return None
             entry = WindowEntry(now, tokens)
             if self._limit.rpm is not None or self._limit.tpm is not None:
@@ -167,35 +171,57 @@ class _Account:
     """Picodollars spent and reserved under one spend limit, for one value of its key."""
 
     spent: int = 0
-    reserved: int = 0
+    expected: int = 0
+    """Sum of the expected costs of the requests in flight."""
+    maximum: int = 0
+    """Sum of the largest possible costs of the requests in flight."""
+    in_flight: int = 0
+    confirmed: int = 0
+    """Responses since the last one that cost more than expected."""
     since: float = 0.0
+
+    @property
+    def reserved(self) -> int:
+        """The amount reserved for the requests in flight: their expected cost if experience supports it.
+
+        Only as many requests rely on estimates as responses have confirmed them. Otherwise the largest possible costs
+        are reserved, so that a limit is exceeded by the excess of one response at most.
+        """
+        return self.expected if self.in_flight <= self.confirmed else self.maximum
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Picodollars reserved for one request."""
+    """Picodollars reserved for one request: its expected and its largest possible cost."""
 
-    amount: int = 0
+    expected: int = 0
+    maximum: int = 0
     accounts: list[_Account] = field(default_factory=list)
 
 
-class SpendLimitExceeded(NamedTuple):
-    """A spend limit that a request would exceed."""
+class SpendRefusal(NamedTuple):
+    """A spend limit that a request would exceed, with its amounts in dollars."""
 
     limit: SpendLimit
-    left: float
-    value: Any = None
-    seconds: float | None = None
-    """Seconds until the limit is reset."""
+    value: Any
+    spent: float
+    reserved: float
+    seconds: float | None
+    """Seconds until the limit is reset; infinity while the money is only reserved, None if it is spent for good."""
 
     @override
+    @printable
     def __str__(self) -> str:
         owner = "" if self.limit.per is None else f" of {self.limit.per}={self.value!r}"
-        return f"${self.left:.6f} is left of the limit of ${self.limit.dollars:g}{owner}"
+        available = max(0.0, self.limit.dollars - self.spent - self.reserved)
+        return (
+            f"of the limit of ${self.limit.dollars:g}{owner}, ${self.spent:.6f} is spent, ${self.reserved:.6f} is "
+            f"reserved for requests in flight, and ${available:.6f} is available"
+        )
 
 
 class SpendLedger(ForkSafe):
-    """Enforces spend limits by reservations, so that concurrent requests cannot overspend."""
+    """Enforces spend limits by reservations, which are replaced by the actual costs."""
 
     def __init__(self, limits: Sequence[SpendLimit]) -> None:
         super().__init__()
@@ -206,46 +232,69 @@ class SpendLedger(ForkSafe):
     def refuses_unpriced(self) -> bool:
         return any(limit.unpriced == "refuse" for limit in self.limits)
 
-    def find_exceeded(self, dollars: float, metadata: Mapping[str, Any], now: float) -> SpendLimitExceeded | None:
-        """Return the limit that an amount would exceed; None if there is none."""
+    def find_refusal(self, expected: float, metadata: Mapping[str, Any], now: float) -> SpendRefusal | None:
+        """Return the limit that a request with this expected cost would exceed; None if there is none."""
         with self._lock:
-            return self._find_exceeded(dollars, metadata, now)
+            return self._find_refusal(to_units(expected), metadata, now)
 
-    def reserve(self, dollars: float, metadata: Mapping[str, Any], now: float) -> Reservation | SpendLimitExceeded:
-        """Reserve an amount, or return the limit that it would exceed."""
+    def reserve(
+        self, expected: float, maximum: float, metadata: Mapping[str, Any], now: float
+    ) -> Reservation | SpendRefusal:
+        """Reserve the expected and the largest possible cost, or return the limit that would be exceeded."""
         with self._lock:
-            exceeded = self._find_exceeded(dollars, metadata, now)
-            if exceeded is not None:
-                return exceeded
-            accounts = [self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)]
-            amount = to_units(dollars)
-            for account in accounts:
-                account.reserved += amount
-            return Reservation(amount, accounts)
+            reservation = Reservation(to_units(expected), to_units(maximum))
+            refusal = self._find_refusal(reservation.expected, metadata, now)
+            if refusal is not None:
+                return refusal
+            reservation.accounts = [
+                self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)
+            ]
+            for account in reservation.accounts:
+                account.expected += reservation.expected
+                account.maximum += reservation.maximum
+                account.in_flight += 1
+            return reservation
 
-    def settle(self, reservation: Reservation, dollars: float) -> None:
-        """Replace a reservation by the actual cost. A second call does nothing."""
+    def settle(self, reservation: Reservation, dollars: float, *, is_response: bool = False) -> None:
+        """Replace a reservation by the actual cost of a response or a failure. A second call does nothing."""
         amount = to_units(dollars)
         with self._lock:
             for account in reservation.accounts:
-                account.reserved -= reservation.amount
+                account.expected -= reservation.expected
+                account.maximum -= reservation.maximum
+                account.in_flight -= 1
                 account.spent += amount
+                if amount > reservation.expected:
+                    account.confirmed = 0
+                elif is_response:
+                    account.confirmed += 1
             reservation.accounts = []
+
+    def set_spend(self, index: int, value: Any, units: int, since: float) -> None:
+        """Set the picodollars spent under a limit, as known to a shared state."""
+        with self._lock:
+            account = self._accounts.setdefault((index, _hashable(value)), _Account())
+            account.spent, account.since = units, since
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a limit, for one value of its key."""
         account = self._accounts.get((limit, _hashable(value)))
         return 0.0 if account is None else to_dollars(account.spent)
 
-    def _find_exceeded(self, dollars: float, metadata: Mapping[str, Any], now: float) -> SpendLimitExceeded | None:
+    def _find_refusal(self, expected: int, metadata: Mapping[str, Any], now: float) -> SpendRefusal | None:
+        held: SpendRefusal | None = None
         for index, limit in enumerate(self.limits):
             account = self._account(index, limit, metadata, now)
-            left = to_units(limit.dollars) - account.spent - account.reserved
-            if to_units(dollars) > left:
-                value = None if limit.per is None else metadata.get(limit.per)
+            unspent = to_units(limit.dollars) - account.spent
+            if expected + account.reserved <= unspent:
+                continue
+            value = None if limit.per is None else metadata.get(limit.per)
+            spent, reserved = to_dollars(account.spent), to_dollars(account.reserved)
+            if expected > unspent:
                 seconds = None if limit.window is None else max(0.0, account.since + limit.window - now)
-                return SpendLimitExceeded(limit, to_dollars(max(0, left)), value, seconds)
-        return None
+                return SpendRefusal(limit, value, spent, reserved, seconds)
+            held = SpendRefusal(limit, value, spent, reserved, math.inf)
+        return held
 
     def _account(self, index: int, limit: SpendLimit, metadata: Mapping[str, Any], now: float) -> _Account:
         value = None if limit.per is None else metadata.get(limit.per)

@@ -23,7 +23,7 @@ from ..types import (
     tool_name,
 )
 from .limits import SpendLedger
-from .targets import Target
+from .targets import CostEstimate, Target
 
 _NEED_OF_PART = {ImageContent: "vision", DocumentContent: "documents", AudioContent: "audio"}
 _MEDIA_CHARACTERS = 100_000
@@ -90,6 +90,10 @@ class RequestProfile:
         if count is None:
             count = self._counts[framing] = estimate_prompt(request)
         return count
+
+    def estimate_cost(self, target: Target) -> CostEstimate | None:
+        """Estimate the cost at a target; None if its price is not known."""
+        return target.estimate_cost(self.request_for(target), self.tokens(target).high)
 
     @cached_property
     def key(self) -> bytes:
@@ -196,12 +200,14 @@ def exclude_unavailable(target: Target, profile: RequestProfile, now: float) -> 
     return None
 
 
-def exclude_too_expensive(target: Target, profile: RequestProfile, ledger: SpendLedger, now: float) -> Exclusion | None:
-    """Exclude a target whose cost could exceed a spend limit."""
-    dollars = target.max_price(profile.request_for(target))
-    if dollars is None:
+def exclude_too_expensive(
+    target: Target, profile: RequestProfile, ledger: SpendLedger, now: float, *, is_shared: bool = False
+) -> Exclusion | None:
+    """Exclude a target whose expected cost would exceed a spend limit. A shared state checks its own."""
+    cost = profile.estimate_cost(target)
+    if cost is None:
         return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None
-    exceeded = ledger.find_exceeded(dollars, profile.request.metadata, now)
-    if exceeded is None:
+    refusal = None if is_shared else ledger.find_refusal(cost.expected, profile.request.metadata, now)
+    if refusal is None:
         return None
-    return Exclusion(f"may cost ${dollars:.6f}, and {exceeded}", exceeded.seconds, money=True)
+    return Exclusion(f"expected to cost ${cost.expected:.6f}; {refusal}", refusal.seconds, money=True)

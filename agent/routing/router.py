@@ -17,7 +17,7 @@ from ..client import Client
 from ..engine.context import Call, Context
 from ..engine.flow import Flow
 from ..engine.wire import Transport
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, hide_arguments, printable
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types._base import validate_with
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..loop.hooks import Hooks
     from ..middleware import Middleware
     from ..types.options import PreflightOptions, RouterChanges
+    from .router_state import RouterState
 
 TargetLike: TypeAlias = "Agent | Router | Target | AgentConfig | str"
 """A target, or an agent, router, configuration or `provider:model` for one."""
@@ -52,7 +53,6 @@ class Router(Client):
     router = Router([scripted_agent(OverloadedError("busy"), model="a"), scripted_agent("Hello!", model="b")])
     response = router.complete("Hi")
     assert response.text == "Hello!"
-    print(response.route)
     ```
 
     Args:
@@ -75,6 +75,8 @@ class Router(Client):
         deadline: Seconds for a whole call, unless the request sets its own.
         name: Name of this router inside another one.
         only: Names of the targets, or of their models, that may be used.
+        state: Limits, budgets and health shared with the routers of this name in other processes: a `redis://` URL, a
+            `RedisState`, or another `RouterState`.
         middleware: Middleware around every call; the first is outermost. The agents' own middleware wraps each attempt.
         loop: Limits of runs in which the model calls tools.
         hooks: Hooks called during runs, such as approval before a tool call.
@@ -100,6 +102,7 @@ class Router(Client):
         deadline: float | None = None,
         name: str = "router",
         only: Sequence[str] | None = None,
+        state: str | RouterState | None = None,
         middleware: Sequence[Middleware] = (),
         loop: ToolLoopConfig | None = None,
         hooks: Hooks | None = None,
@@ -112,7 +115,7 @@ class Router(Client):
         self._options: dict[str, Any] = {
             "strategy": strategy, "retry": retry, "on_partial": on_partial, "on_content_filter": on_content_filter,
             "race": race, "hedge": hedge, "breaker": breaker, "spend": spend, "shadow": shadow, "max_wait": max_wait,
-            "deadline": deadline, "name": name, "only": only,
+            "deadline": deadline, "name": name, "only": only, "state": state,
             "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
         self.targets: tuple[Target, ...] = _read_targets(targets)
@@ -138,6 +141,10 @@ class Router(Client):
             hedge_budget=make_hedge_budget(hedging.max_share if hedging else 0.05),
             ledger=SpendLedger(limits),
         )
+        if state is not None:
+            from .shared_state import share_state  # lazy: few routers share their state
+
+            self._settings.shared = share_state(state, name, limits, self._settings)
         self._calls: dict[bool, Call] = {}
 
     def explain(
@@ -189,6 +196,7 @@ class Router(Client):
         return agent.with_config(middleware=(*self.middleware, *agent.middleware)) if self.middleware else agent
 
     @override
+    @hide_arguments
     def with_config(self, **changes: Unpack[RouterChanges]) -> Router:
         """Return a router with changed settings, which shares the state of its targets.
 
@@ -215,6 +223,8 @@ class Router(Client):
             settings.ledger = current.ledger
         if "hedge" not in changes:
             settings.hedge_budget = current.hedge_budget
+        if not changes.keys() & {"spend", "state", "name"}:
+            settings.shared = current.shared
         return other
 
     def for_call(self, settings: Mapping[str, Any]) -> Router:  # Any: settings of several types
@@ -239,10 +249,28 @@ class Router(Client):
         for target in self.targets:
             if not names or target.name in names:
                 target.health.reset()
+                if self._settings.shared is not None:
+                    self._settings.shared.reset_health(target)
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:  # Any: a value from the requests' metadata
-        """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key."""
-        return self._settings.ledger.get_spend(limit, value)
+        """Dollars spent under a spend limit, given by its index; with `per`, for one value of the key.
+
+        With shared state, this is the amount spent by all processes.
+        """
+        shared = self._settings.shared
+        spent = None if shared is None else shared.get_spend(limit, value)
+        return self._settings.ledger.get_spend(limit, value) if spent is None else spent
+
+    def restore_spend(self, dollars: float, limit: int = 0, value: Any = None) -> None:  # Any: as in get_spend
+        """Set the amount spent under a limit after the shared state lost its data. The larger amount counts."""
+        if self._settings.shared is None:
+            raise ConfigurationError("The router has no shared state.", field="state", fix="Pass state=.")
+        self._settings.shared.restore_spend(dollars, limit, value)
+
+    def flush(self) -> None:
+        """Send what is still to be reported to the shared state. Happens in the background, and at exit."""
+        if self._settings.shared is not None:
+            self._settings.shared.outbox.flush()
 
     @property
     @override
@@ -260,6 +288,7 @@ class Router(Client):
         return _rebuild, ([_describe_target(target) for target in self.targets], self._options)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Router([{', '.join(target.name for target in self.targets)}])"
 

@@ -1,4 +1,4 @@
-"""Router settings, the failure policy, and the state of one routed request.
+"""Router settings, and the state of one routed request.
 
 The state makes decisions; the flow sends requests.
 """
@@ -8,18 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import errors
 from ..engine.context import Context
 from ..types import AgentRequest, AgentResponse, Candidate, RetryConfig
 from ..types.routing import HedgeConfig, OnPartial
+from .failure_policy import NextStep, blames_target, has_larger_window, next_step, start_cooldown
 from .limits import RequestBudget, Reservation, SpendLedger, make_hedge_budget
 from .request_profile import Exclusion, RequestProfile, exclude_incapable, exclude_too_expensive, exclude_unavailable
 from .strategies import Memory, RankedTarget, Strategy
-from .targets import Admission, Target, update_rate_limits
+from .targets import Admission, CostEstimate, Target, update_rate_limits
+
+if TYPE_CHECKING:
+    from .shared_state import Lease, SharedState
 
 NEW_OUTAGE = 15.0
 """Seconds since a target started to fail in which a call may wait for another one to recover."""
@@ -59,6 +62,8 @@ class RouterSettings:
     retry_budget: RequestBudget = field(default_factory=RequestBudget)
     hedge_budget: RequestBudget = field(default_factory=lambda: make_hedge_budget(0.05))
     ledger: SpendLedger = field(default_factory=lambda: SpendLedger(()))
+    shared: SharedState | None = None
+    """Limits and health shared with other processes; None if there are none."""
     has_levels: bool = field(init=False)
     """Whether targets have different levels."""
     is_concurrent: bool = field(init=False)
@@ -130,8 +135,13 @@ class RoutingState:
         return (
             exclude_incapable(self.profile, target)
             or exclude_unavailable(target, self.profile, now)
-            or (exclude_too_expensive(target, self.profile, ledger, now) if ledger.limits else None)
+            or (self._exclude_too_expensive(target, now) if ledger.limits else None)
         )
+
+    def _exclude_too_expensive(self, target: Target, now: float) -> Exclusion | None:
+        shared = self.settings.shared
+        is_shared = shared is not None and shared.replaces_ledger()
+        return exclude_too_expensive(target, self.profile, self.settings.ledger, now, is_shared=is_shared)
 
     def _rank(self, ready: list[Target], excluded: list[tuple[Target, Exclusion]]) -> list[RankedTarget]:
         """Rank each level of targets by the strategy."""
@@ -156,8 +166,13 @@ class RoutingState:
         """Admit the best target for the first attempt, and return the alternatives; None if that fails."""
         if self.context.attempt_count.value or self._failures:
             return None
+        shared = self.settings.shared
+        if shared is not None and shared.is_exact:
+            return None
         ranked, _ = self.rank_targets(now)
         for index, one in enumerate(ranked):
+            if shared is not None and shared.has_claim(one.target, now):
+                return None
             admission = self.admit(one.target, now, reason=one.reason)
             if admission is not None:
                 return admission, ranked[index + 1 :]
@@ -234,23 +249,36 @@ class RoutingState:
         """Whether exactly one more attempt is allowed."""
         return self.context.attempt_count.value == self.settings.retry.max_retries
 
-    def admit(self, target: Target, now: float, *, reason: str, panic: bool = False) -> Admission | None:
-        """Reserve capacity for an attempt; None if the target or the call is at a limit."""
+    def admit(
+        self,
+        target: Target,
+        now: float,
+        *,
+        reason: str,
+        panic: bool = False,
+        lease: Lease | None = None,
+        is_admitted: bool = False,
+        may_probe: bool = True,
+    ) -> Admission | None:
+        """Reserve capacity for an attempt; None if the target or the call is at a limit.
+
+        If a shared state has admitted the attempt, limits are only counted.
+        """
         if self.stop_reason() is not None:
             return None
         limiter = target.limiter
-        entry = limiter.acquire(self._count_tokens(target), now)
+        entry = limiter.acquire(self.count_tokens(target), now, is_admitted=is_admitted)
         if entry is None:
             return None
         ledger, reservation = self.settings.ledger, Reservation()
-        if ledger.limits:
-            dollars = target.max_price(self.profile.request_for(target))
-            reserved = ledger.reserve(dollars or 0.0, self.request.metadata, now)
+        if ledger.limits and not is_admitted:
+            cost = self.profile.estimate_cost(target) or CostEstimate(0.0, 0.0)
+            reserved = ledger.reserve(cost.expected, cost.maximum, self.request.metadata, now)
             if not isinstance(reserved, Reservation):
                 limiter.release(entry, 0)
                 return None
             reservation = reserved
-        permit = target.health.breaker.take_permit(now, panic=panic)
+        permit = target.health.breaker.take_permit(now, panic=panic, may_probe=may_probe)
         if permit is None:
             limiter.release(entry, 0)
             ledger.settle(reservation, 0.0)
@@ -262,9 +290,9 @@ class RoutingState:
         self._admitted += 1
         if not target.is_router:  # a nested router counts its own attempts
             self.context.attempt_count.value += 1
-        return Admission(target, permit, entry, now, reason, ledger, reservation)
+        return Admission(target, permit, entry, now, reason, ledger, reservation, lease)
 
-    def _count_tokens(self, target: Target) -> int:
+    def count_tokens(self, target: Target) -> int:
         if not target.limiter.limits_tokens:
             return 0
         return self.profile.tokens(target).tokens + (self.request.max_tokens or 0)
@@ -277,8 +305,11 @@ class RoutingState:
 
     def record_success(self, admission: Admission, response: AgentResponse, now: float, context: Context) -> None:
         """Settle the admission of a successful attempt."""
+        was_open = admission.target.health.breaker.opened_at
         admission.settle_success(response, now, context.first_event)
         update_rate_limits(admission.target, context.headers, now)
+        if self.settings.shared is not None:
+            self._report_success(self.settings.shared, admission, response, now, context, was_open)
         if self.settings.strategy.needs_memory:
             prompt = 0 if response.usage is None else response.usage.prompt_tokens
             self.settings.memory.record_response(self.profile.key, admission.target.name, prompt, now)
@@ -286,16 +317,44 @@ class RoutingState:
     def record_failure(self, admission: Admission, error: errors.AgentError, now: float, context: Context) -> NextStep:
         """Settle the admission of a failed attempt, and return the next step."""
         target = admission.target
+        was_open = target.health.breaker.opened_at
         self.failed_at = now
         partial = error.partial if isinstance(error, errors.StreamInterrupted) else None
-        admission.settle_failure(
-            now, blamed=blames_target(error, target, now - admission.started, now), partial=partial
-        )
+        blamed = blames_target(error, target, now - admission.started, now)
+        admission.settle_failure(now, blamed=blamed, partial=partial)
         start_cooldown(error, target, now)
         update_rate_limits(target, context.headers, now)
         if self.settings.strategy.needs_memory:
             self.settings.memory.record_failure(self.profile.key, target.name)
+        if (shared := self.settings.shared) is not None:
+            shared.record_failure(target, was_open, now, blamed=blamed)
+            if self.settings.strategy.needs_memory:
+                shared.record_placement(self.profile.key, target, None)
         return self._note_failure(target, error)
+
+    def _report_success(
+        self,
+        shared: SharedState,
+        admission: Admission,
+        response: AgentResponse,
+        now: float,
+        context: Context,
+        was_open: float | None,
+    ) -> None:
+        """Report the outcome of an attempt to other processes."""
+        usage, first = response.usage, context.first_event
+        shared.record_success(
+            admission.target,
+            was_open,
+            now,
+            (
+                now - admission.started,
+                None if first is None else first - admission.started,
+                0 if usage is None else usage.completion_tokens,
+            ),
+        )
+        if self.settings.strategy.needs_memory:
+            shared.record_placement(self.profile.key, admission.target, 0 if usage is None else usage.prompt_tokens)
 
     def _note_failure(self, target: Target, error: errors.AgentError) -> NextStep:
         self.errors.append(error)
@@ -404,100 +463,3 @@ def _describe_candidate(
         score=score if score is not None and math.isfinite(score) else None,
         health=_describe_health(target, now),
     )
-
-
-# Failure policy
-
-QUOTA_COOLDOWN = 300.0
-"""Cooldown in seconds of a key without credit, if the vendor sends no hint."""
-RATE_LIMIT_COOLDOWN = 1.0
-"""Cooldown in seconds after a rate limit error, if the vendor sends no hint."""
-SLOW_SECONDS = 5.0
-"""Seconds after which a missed deadline counts as a failure of a target with unknown response time."""
-
-
-class NextStep(Enum):
-    """Next step after a failure."""
-
-    STOP = "stop"
-    """Raise the error."""
-    FALLBACK = "fallback"
-    """Try other targets, but not this one."""
-    RETRY = "retry"
-    """Try other targets, and this one after a backoff."""
-
-
-def next_step(error: errors.AgentError, retry: RetryConfig, *, reroute_filtered: bool, can_restart: bool) -> NextStep:
-    """Return the next step after a failure.
-
-    Args:
-        reroute_filtered: Whether another target may be tried after a content filter refused the request.
-        can_restart: Whether a stream that broke after its first event may start again.
-    """
-    match error:
-        case errors.TimeoutError(deadline=True) | errors.StreamInterrupted(deadline=True) | errors.Aborted():
-            return NextStep.STOP
-        case errors.StreamInterrupted():
-            return NextStep.RETRY if can_restart else NextStep.STOP
-        case _ if error.committed:
-            return NextStep.STOP
-        case errors.PoolExhaustedError():
-            return NextStep.STOP  # the limit is local
-        case errors.ContextLengthError():
-            return NextStep.FALLBACK
-        case errors.BadRequestError():
-            return NextStep.STOP  # the same request would fail everywhere
-        case errors.ContentFilterError():
-            return NextStep.FALLBACK if reroute_filtered else NextStep.STOP
-        case errors.QuotaExceededError():
-            return NextStep.FALLBACK
-        case _ if error.retryable or isinstance(error, tuple(retry.retryable_errors)):
-            return NextStep.RETRY
-        case _:
-            return NextStep.FALLBACK
-
-
-def blames_target(error: errors.AgentError, target: Target, elapsed: float, now: float) -> bool | None:
-    """Whether the circuit breaker counts the error as a failure of the target; None if it ignores it."""
-    match error:
-        case errors.RateLimitError() | errors.PoolExhaustedError():
-            return None
-        case errors.TimeoutError(deadline=True) | errors.StreamInterrupted(deadline=True):
-            # Deadlines that are shorter than the timeout must not hide a target that never responds.
-            timings = target.timings
-            slow = timings.slow_threshold(now, streaming=False) or timings.slow_threshold(now, streaming=True)
-            return True if elapsed >= (SLOW_SECONDS if slow is None else slow) else None
-        case errors.StreamInterrupted():
-            return True
-        case errors.RoutingError():
-            return None  # a nested router has its own circuit breakers
-        case _:
-            return True if error.retryable else None
-
-
-def start_cooldown(error: errors.AgentError, target: Target, now: float) -> None:
-    """Start the cooldown of a target, or of its API key, that follows from an error."""
-    hint = error.retry_after
-    match error:
-        case errors.RateLimitError():
-            reason = "rate limited" if hint is None else f"rate limited for {hint:g} s"
-            target.health.cooldown.extend(now + (RATE_LIMIT_COOLDOWN if hint is None else hint), reason)
-        case errors.OverloadedError() if hint is not None:
-            target.health.cooldown.extend(now + hint, f"overloaded for {hint:g} s")
-        case errors.QuotaExceededError():
-            seconds = QUOTA_COOLDOWN if hint is None else hint
-            target.health.key_cooldown.extend(now + seconds, "account out of credit")
-        case errors.AuthenticationError():
-            # With a hint, the key could not be fetched; without, the vendor rejected it.
-            target.health.key_cooldown.extend(math.inf if hint is None else now + hint, "API key rejected")
-        case errors.ModelNotFoundError():
-            target.health.cooldown.extend(math.inf, "model unknown to the vendor")
-        case _:
-            pass
-
-
-def has_larger_window(failed: Target, other: Target) -> bool:
-    """Whether a request that exceeded the context window of one target may fit that of another."""
-    if other.problem is not None:
-        return False  # an unusable target has no known window
-    return other.window is not None and failed.window is not None and other.window > failed.window

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from typing_extensions import override
 
 from .. import errors
 from ..engine.context import Call
+from ..errors import printable
 from ..models.prices import price
 from ..models.token_estimates import estimate_prompt
 from ..providers.rate_limit_hints import RemainingLimits, make_limit_reader
 from ..types import AgentRequest, AgentResponse, ProviderCapabilities, Usage
 from ..types.option_errors import check_keywords
 from ..types.routing import BreakerConfig, RateLimit
+from ..types.secrets import Secret
 from .health import Cooldown, Health, Permit, Timings
 from .limits import RateLimiter, Reservation, SpendLedger, WindowEntry
+
+if TYPE_CHECKING:
+    from .shared_state import Lease
 
 DEFAULT_RESPONSE_TOKENS = 300
 """Assumed length of a response from a target without observations."""
@@ -49,6 +55,13 @@ class RoutableClient(Protocol):
     def own_tools(self, response: AgentResponse | None) -> Sequence[Any]:
         """Return the tools that are sent with every request."""
         ...
+
+
+class CostEstimate(NamedTuple):
+    """Expected and largest possible cost of a request in US dollars."""
+
+    expected: float
+    maximum: float
 
 
 class Target:
@@ -87,6 +100,8 @@ class Target:
         self.limit: RateLimit = RateLimit(rpm=rpm, tpm=tpm, concurrency=concurrency)
         self.limiter: RateLimiter = RateLimiter(self.limit)
         self.timings: Timings = Timings()
+        self._account: str | None = None
+        """Hash of the API key of a call, if it is not the target's own."""
         self._turn: list[float] = [0.0]  # a list, because copies share it
         self.health: Health = None  # type: ignore[assignment]  # set by its router
         self._calls: dict[bool, Call] = {}
@@ -100,6 +115,22 @@ class Target:
     @turn.setter
     def turn(self, turn: float) -> None:
         self._turn[0] = turn
+
+    @property
+    def shared_name(self) -> str:
+        """Name in a shared state. Accounts of one name are kept apart."""
+        return self.name if self._account is None else f"{self.name}#{self._account}"
+
+    def hash_key(self) -> str:
+        """Return a hash of the API key and address, equal in all processes."""
+        access = self.callee.identity()[0]
+        parts = access if isinstance(access, tuple) else ()
+        texts = [part.get_secret_value() if isinstance(part, Secret) else str(part) for part in parts]
+        digest = blake2b(digest_size=8, key=b"api key")
+        for part, text in zip(parts, texts, strict=True):
+            if not isinstance(part, int):  # ids of objects differ in each process
+                digest.update(text.encode(errors="replace") + b"\0")
+        return digest.hexdigest()
 
     @property
     def callee(self) -> RoutableClient:
@@ -116,7 +147,9 @@ class Target:
         other = Target(agent, name=self.name, weight=self.weight, level=self.level, **limit.model_dump())
         other.timings, other._turn = self.timings, self._turn
         if not is_other_account:
-            other.limiter, other.health = self.limiter, self.health
+            other.limiter, other.health, other._account = self.limiter, self.health, self._account
+        else:
+            other._account = other.hash_key()
         return other
 
     def call(self, *, streaming: bool) -> Call:
@@ -183,12 +216,15 @@ class Target:
         completion = round(usual if request.max_tokens is None else min(usual, request.max_tokens))
         return self._calculate_price(request, prompt, completion, min(cached, prompt))
 
-    def max_price(self, request: AgentRequest) -> float | None:
-        """Upper bound for the cost of a request in US dollars; None if it is not known."""
-        completion = request.max_tokens or self.capabilities.max_output_tokens
-        if completion is None:
+    def estimate_cost(self, request: AgentRequest, prompt: int) -> CostEstimate | None:
+        """Estimate the cost of a request with a prompt of at most so many tokens; None if it is not known."""
+        most = request.max_tokens or self.capabilities.max_output_tokens
+        if most is None:
             return None
-        return self._calculate_price(request, estimate_prompt(request).high, completion, 0)
+        completion = min(most, self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS))
+        expected = self._calculate_price(request, prompt, completion, 0)
+        maximum = self._calculate_price(request, prompt, most, 0)
+        return None if expected is None or maximum is None else CostEstimate(expected, maximum)
 
     def _calculate_price(self, request: AgentRequest, prompt: int, completion: int, cached: int) -> float | None:
         provider, model = self.callee.provider_and_model()
@@ -197,6 +233,7 @@ class Target:
         return None if cost is None else cost.dollars
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
 
@@ -220,6 +257,8 @@ class Admission:
     """Why the target was chosen."""
     ledger: SpendLedger
     reservation: Reservation
+    lease: Lease | None = None
+    """Reservation in a shared state."""
     is_settled: bool = False
 
     def __post_init__(self) -> None:
@@ -231,11 +270,13 @@ class Admission:
         first = None if first_event is None else first_event - self.started
         tokens = 0 if usage is None else usage.completion_tokens
         self.target.timings.observe(now, now - self.started, first, tokens)
-        self._settle(now, False, usage, response.cost_estimate if self.reservation.accounts else None)
+        cost = response.cost_estimate if self._is_charged else None
+        self.ledger.settle(self.reservation, cost or 0.0, is_response=cost is not None)
+        self._settle(now, False, usage, cost)
 
     def settle_failure(self, now: float, *, blamed: bool | None, partial: AgentResponse | None = None) -> None:
         """Record a failure. `blamed` is the outcome for the circuit breaker; None to ignore it."""
-        cost = partial.cost_estimate if partial is not None and self.reservation.accounts else None
+        cost = partial.cost_estimate if partial is not None and self._is_charged else None
         self._settle(now, blamed, None if partial is None else partial.usage, cost)
 
     def settle_cancelled(self, now: float, usage: Usage | None, cost: float | None) -> None:
@@ -247,11 +288,18 @@ class Admission:
         if not self.is_settled:
             self._settle(self.started, None, None, None)
 
+    @property
+    def _is_charged(self) -> bool:
+        """Whether a spend limit counts its cost."""
+        return bool(self.reservation.accounts) or (self.lease is not None and bool(self.lease.accounts))
+
     def _settle(self, now: float, failed: bool | None, usage: Usage | None, cost: float | None) -> None:
         self.is_settled = True
         self.target.health.breaker.settle(self.permit, now, failed=failed)
         self.target.limiter.release(self.entry, None if usage is None else usage.total_tokens)
         self.ledger.settle(self.reservation, cost or 0.0)
+        if self.lease is not None:
+            self.lease.settle(None if usage is None else usage.total_tokens, cost or 0.0)
 
 
 def name_targets(targets: Sequence[Target]) -> None:

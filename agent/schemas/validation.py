@@ -47,6 +47,9 @@ _METASCHEMA_STEPS = 10_000
 _INLINE_VALUES = 5_000
 """Limit of JSON values in schemas and values that are evaluated in this process."""
 _INLINE_CHARACTERS = 100_000
+_VALUES_PER_SECOND = 1_000_000
+_CHARACTERS_PER_SECOND = 20_000_000
+"""Larger values could not even be sent to another process and read there in time."""
 
 
 class Deferred(BaseException):
@@ -86,6 +89,12 @@ def defer_if_inline() -> None:
         raise Deferred
 
 
+def _defer_import() -> None:
+    """Raise Deferred within `run_inline` if jsonschema is not imported yet, which takes long."""
+    if "jsonschema" not in sys.modules:
+        defer_if_inline()
+
+
 # Both run the function in a copy of the context: an interrupt between setting and resetting a variable would affect
 # every later validation of the thread.
 
@@ -111,6 +120,7 @@ def find_problems(schema: Mapping[str, Any], value: Any) -> Validation:
         ConfigurationError: The schema exceeds the limits.
         TooExpensive: The time limit has passed.
     """
+    _defer_import()
     if check_limits(schema) and _is_small(value):
         validator = create_limited_validator(schema)  # first, because it imports jsonschema
         try:
@@ -124,6 +134,7 @@ def find_problems(schema: Mapping[str, Any], value: Any) -> Validation:
 
 def find_schema_problem(schema: Mapping[str, Any]) -> SchemaProblem | None:
     """Validate a schema against its metaschema, as far as this is cheap."""
+    _defer_import()
     import jsonschema  # lazy: slow to import
 
     check_limits(schema)
@@ -182,8 +193,8 @@ def _limit_error(reason: str) -> ConfigurationError:
     return ConfigurationError(f"The JSON schema is too large: {reason}.", field="schema", fix="Use a simpler schema.")
 
 
-def _is_small(value: Any) -> bool:
-    """Whether a value is small enough for each step of a validation to be fast."""
+def _is_small(value: Any, most: int = 2 * _INLINE_VALUES, most_characters: int = _INLINE_CHARACTERS) -> bool:
+    """Whether a value is small enough, by default for each step of a validation to be fast."""
     values = characters = 0
     waiting = [value]
     while waiting:
@@ -198,7 +209,7 @@ def _is_small(value: Any) -> bool:
             waiting += item.values()
         elif isinstance(item, list | tuple):
             waiting += item
-        if values + len(waiting) > 2 * _INLINE_VALUES or characters > _INLINE_CHARACTERS:
+        if values + len(waiting) > most or characters > most_characters:
             return False
     return True
 
@@ -356,7 +367,10 @@ def _normalize(value: Any) -> Any:
 def _validate_in_process(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
     import subprocess  # lazy: few programs need it
 
-    seconds = max(0.0, min(SECONDS, _time_limit.get() - monotonic()))
+    began = monotonic()
+    seconds = max(0.0, min(SECONDS, _time_limit.get() - began))
+    if not _is_small(value, int(seconds * _VALUES_PER_SECOND), int(seconds * _CHARACTERS_PER_SECOND)):
+        raise _time_error(seconds)
     job = {"schema": schema, "value": value, "seconds": seconds, "path": [os.path.abspath(path) for path in sys.path]}
     try:
         text = json.dumps(job, default=str, skipkeys=True)
@@ -370,15 +384,19 @@ def _validate_in_process(schema: Mapping[str, Any], value: Any) -> Mapping[str, 
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
-            timeout=seconds,
+            timeout=max(0.0, seconds - (monotonic() - began)),
             check=False,
         )
         verdict: Mapping[str, Any] = json.loads(ended.stdout)
     except subprocess.TimeoutExpired:
-        raise TooExpensive(f"the validation against the JSON schema took longer than {seconds:.3g} s") from None
+        raise _time_error(seconds) from None
     except (OSError, ValueError):  # killed by its limits
         return {"unusable": "the validation exceeds the limits of its process"}
     return verdict
+
+
+def _time_error(seconds: float) -> TooExpensive:
+    return TooExpensive(f"the validation against the JSON schema took longer than {seconds:.3g} s")
 
 
 def _read_validation(verdict: Mapping[str, Any]) -> Validation:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 from typing_extensions import Unpack, override
 
 from ..calls.requests import read_request
-from ..errors import ConfigurationError
+from ..engine.drivers.threads import start_thread
+from ..errors import ConfigurationError, printable
 from ..graph import DAG, Node
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
 from ..graph.files import decode_node, encode_node
@@ -74,20 +74,20 @@ class SessionWriter:
 
 def _sort_nodes(nodes: Sequence[Node]) -> list[Node]:
     """Sort nodes: parents before children."""
-    fresh = {id(node) for node in nodes}
-    placed: set[int] = set()
+    fresh = {node.id for node in nodes}
+    placed: set[str] = set()
     order: list[Node] = []
     for start in reversed(nodes):
         stack = [start]
         while stack:
             node = stack[-1]
-            missing = [parent for parent in node.parents if id(parent) in fresh and id(parent) not in placed]
+            missing = [parent for parent in node.parents if parent.id in fresh and parent.id not in placed]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            if id(node) not in placed:
-                placed.add(id(node))
+            if node.id not in placed:
+                placed.add(node.id)
                 order.append(node)
     return order
 
@@ -112,9 +112,7 @@ def run_awaitable(value: Any) -> Any:
             failure.append(error)
 
     # In a thread, because this one may have a running event loop.
-    thread = threading.Thread(target=main, daemon=True, name="agent-store")
-    thread.start()
-    thread.join()
+    start_thread(main, "agent-store").join()
     if failure:
         raise failure[0]
     return outcome[0]
@@ -225,6 +223,7 @@ class SessionState:
         return continued
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, {self._agent!r})"
 

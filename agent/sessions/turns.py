@@ -15,7 +15,7 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, read_request
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, mask_call_options, read_request
 from ..calls.streams import ResponseView
 from ..errors import ConfigurationError, StreamInterrupted
 from ..loop.results import PausedRun, RunResult, SessionPlace
@@ -31,6 +31,7 @@ def read_turn(
     request: RequestLike, options: Mapping[str, Any], run_options: Collection[str] = ()
 ) -> tuple[AgentRequest, dict[str, Any]]:
     """The request of a new turn, and the options that are none of its fields."""
+    mask_call_options(options)
     fields = {name: value for name, value in options.items() if name in REQUEST_OPTIONS}
     rest = {name: value for name, value in options.items() if name not in REQUEST_OPTIONS}
     check_options(rest, {*_CALL_OPTIONS, *run_options}, "A turn", REQUEST_OPTIONS)

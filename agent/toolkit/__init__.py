@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from typing_extensions import override
 
 from .._missing_names import reject_names
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..types import JsonObject
 from ..types.config import Risk
@@ -196,6 +196,7 @@ class Toolkit(Sequence[Tool]):
         return self._tools[index]
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
 

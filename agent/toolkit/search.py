@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
+from ..engine.drivers.threads import start_thread
 from ..tools.base import Signal, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
@@ -57,7 +58,7 @@ class Matcher:
             env={},
             cwd="/",
         )
-        threading.Thread(target=self._enforce_timeout, name="agent-grep", daemon=True).start()
+        start_thread(self._enforce_timeout, "agent-grep")
         try:
             self._read_answer()  # the pattern is valid
         except BaseException:

@@ -18,6 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from typing_extensions import override
 
+from ..engine.drivers.threads import start_thread
 from ..tools.base import AgentToolResult, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
@@ -303,9 +304,7 @@ def _addresses(target: _Target, policy: FetchPolicy, deadline: float) -> Sequenc
         with suppress(OSError, UnicodeError):
             found.append(policy.resolve(target.host, target.port))
 
-    thread = threading.Thread(target=look_up, name="agent-resolve", daemon=True)
-    thread.start()
-    thread.join(max(deadline - monotonic(), 0.0))
+    start_thread(look_up, "agent-resolve").join(max(deadline - monotonic(), 0.0))
     if not found or not found[0]:
         raise ToolError(f"The name {target.host!r} cannot be resolved.")
     if not all(policy.is_allowed(address) for address in found[0]):

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from ..errors import ConfigurationError
 from ..tools.base import AgentToolResult, Tool, ToolContext
+from ..tools.truncation import count_lines, omit_middle
 from ..types import JsonObject
 from .sandbox import Folder
 
@@ -135,25 +136,6 @@ class PythonScript(_Record):
     run_count: int = 0
 
 
-def count_lines(text: str) -> int:
-    return text.count("\n") + (not text.endswith("\n") and bool(text))
-
-
-def truncate_text(text: str, config: TruncationConfig) -> tuple[str, str] | None:
-    """Return the start and the end of a text, without the middle; None if it is within the limits."""
-    if not config.enabled or (len(text) <= config.max_chars and count_lines(text) <= config.max_lines):
-        return None
-    most_chars, most_lines = max(config.max_chars, 0), max(config.max_lines, 0)
-    lines = text.removesuffix("\n").split("\n")
-    if len(lines) > most_lines:
-        ending = len(lines) - most_lines // 2
-        head, tail = "\n".join(lines[: most_lines - most_lines // 2]), "\n".join(lines[ending:])
-    else:
-        head, tail = text, text
-    room = most_chars // 2
-    return head[: most_chars - room], tail[-room:] if room else ""
-
-
 MAX_KEPT = 100
 """Maximum number of stored outputs, edits and scripts; the oldest are dropped."""
 
@@ -237,16 +219,12 @@ class Workspace:
             return replace(result, content=self.truncate(tool, result.content))
         if not isinstance(result, str):
             return result
-        parts = truncate_text(result, self.config_of(tool))
-        if parts is None:
-            return result
-        head, tail = parts
-        missing = max(len(result) - len(head) - len(tail), 0)
-        missing_lines = max(count_lines(result) - count_lines(head) - count_lines(tail), 0)
-        lost = f"{missing:,} of {len(result):,} characters ({missing_lines:,} lines)"
-        stored = self._store(tool.name, result)
-        where = f"The complete output is in {stored.temp_file_path}: Read it with offset and limit."
-        return "\n".join(part for part in (head.rstrip("\n"), f"[… {lost} are omitted. {where}]", tail) if part)
+
+        def store(text: str) -> str:
+            path = self._store(tool.name, text).temp_file_path
+            return f"The complete output is in {path}: Read it with offset and limit."
+
+        return omit_middle(result, self.config_of(tool), store)
 
     def _store(self, tool_name: str, text: str) -> TruncatedOutput:
         name = "".join(character for character in tool_name if character.isalnum()).lower()[:40] or "tool"
@@ -272,6 +250,11 @@ class WorkspaceTool(Tool):
     _truncation_config: ClassVar[TruncationConfig] = TruncationConfig()
 
     workspace: Workspace = field(kw_only=True, repr=False)
+
+    @property
+    @override
+    def truncation(self) -> None:
+        """None: the workspace truncates outputs, and stores them."""
 
     @override
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:

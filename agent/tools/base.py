@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from inspect import Parameter, iscoroutinefunction, signature
+from inspect import Parameter, isawaitable, iscoroutinefunction, signature
 from time import monotonic
 from typing import Any, Generic, Literal, TypeAlias, get_args
 
@@ -191,7 +191,7 @@ class Tool(Generic[DepsT]):
                 lambda: ToolSpec(
                     name=self.name,
                     description=self.description,
-                    parameters=self.parameters,
+                    parameters=self.parameters or getattr(self, "input_schema", {}),
                     strict=self.strict,
                     function=self,
                     is_async=self.is_async,
@@ -202,24 +202,50 @@ class Tool(Generic[DepsT]):
 
     @property
     def is_async(self) -> bool:
-        return iscoroutinefunction(self.run)
+        return iscoroutinefunction(self.run if type(self).run is not Tool.run else type(self).__call__)
 
     @property
     def can_run(self) -> bool:
         """Whether it has an implementation. The application answers calls of a tool without one."""
-        return type(self).run is not Tool.run
+        return type(self).run is not Tool.run or self._has_call
+
+    @property
+    def _has_call(self) -> bool:
+        """Whether the class implements `__call__(input)` instead of `run`."""
+        return type(self).__call__ is not Tool.__call__
+
+    @property
+    def truncation(self) -> Any:  # Any: a `TruncationConfig`, which belongs to a package above this one
+        """Output limits: the `_truncation_config` of the class."""
+        return getattr(type(self), "_truncation_config", None)
 
     def check(self, arguments: Mapping[str, Any]) -> Any:  # Any: a subclass chooses the type
         """Validate the arguments and return them as `run` expects them. Raise ArgumentsError."""
         return validate_arguments(self.spec, arguments)
 
     def run(self, arguments: Any, context: ToolContext[DepsT]) -> Any:  # Any: a subclass chooses both types
-        """Execute the tool with the return value of `check`. May be async."""
+        """Execute the tool with the return value of `check`. May be async.
+
+        A subclass may implement `__call__(input)` instead, which gets the arguments only.
+        """
+        if self._has_call:
+            return self(arguments)
         raise ConfigurationError(
             f"The tool {self.name!r} has no implementation.",
             field="tools",
             fix="Give it a function, or override run().",
         )
+
+    async def __call__(self, input: Mapping[str, Any]) -> AgentToolResult:
+        """Execute the tool outside a run, such as for `await tool(call.input)`. Raises its exceptions."""
+        import asyncio  # lazy: sync programs need no event loop
+
+        from .results import to_agent_result  # lazy: import cycle
+
+        context: ToolContext[Any] = ToolContext(tool_name=self.name, risk=self.risk, arguments=input)
+        arguments = self.check(input)
+        value = self.run(arguments, context) if self.is_async else await asyncio.to_thread(self.run, arguments, context)
+        return to_agent_result(await value if isawaitable(value) else value, self)
 
 
 Execute: TypeAlias = Callable[..., Awaitable[AgentToolResult] | AgentToolResult | Any]
@@ -239,12 +265,14 @@ class AgentTool(Tool):
     @property
     @override
     def is_async(self) -> bool:
+        if self.execute is None:
+            return super().is_async
         return iscoroutinefunction(self.execute) or iscoroutinefunction(type(self.execute).__call__)
 
     @property
     @override
     def can_run(self) -> bool:
-        return self.execute is not None or type(self).run is not AgentTool.run
+        return self.execute is not None or type(self).run is not AgentTool.run or self._has_call
 
     @override
     def run(self, arguments: Any, context: ToolContext[Any]) -> Any:  # Any: see `Tool.run`

@@ -171,7 +171,9 @@ def run_tool(
     if isinstance(tool, FlowTool):
         call_id, name = context.call_id, context.tool_name
         value = yield from tool.steps(arguments, context)
-        return value if isinstance(value, Suspended) else render_result(value, call_id, name, limit)
+        if isinstance(value, Suspended):
+            return value
+        return render_result(value, call_id, name, limit, tool.truncation)
     result: ToolResult
     if tool.isolation == "process":
         from .isolation import ChildProcess  # lazy: import cycle
@@ -238,7 +240,7 @@ class _Call:
             with _ErrorBoundary():
                 value = self._start(report)
                 if not isawaitable(value):
-                    return render_result(value, self._id, self._name, self._limit)
+                    return self._render(value)
         finally:
             with _counting:
                 _alive.discard(self._running)
@@ -260,6 +262,9 @@ class _Call:
         ambient_deadline.set(context.deadline)  # also limits agents that the tool calls
         return self._tool.run(self._arguments, context)
 
+    def _render(self, value: Any) -> ToolResult:
+        return render_result(value, self._id, self._name, self._limit, self._tool.truncation)
+
     async def _await(self, value: Awaitable[Any]) -> ToolResult:
         from asyncio import CancelledError, current_task  # lazy: sync programs need no event loop
 
@@ -271,7 +276,7 @@ class _Call:
 
         try:
             with _ErrorBoundary(is_external):
-                return render_result(await awaited, self._id, self._name, self._limit)
+                return self._render(await awaited)
         except Exception:
             if self._running.cancelled and task is not None and task.cancelling():
                 raise CancelledError from None  # asyncio would log an exception that is never retrieved

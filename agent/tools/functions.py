@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDi
 
 from typing_extensions import Unpack, override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import AgentRequest, ToolSpec
 from ..types._base import validate_with
 from ..types.config import Risk
@@ -128,7 +128,8 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         validate_settings(self)
         update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @override
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # like the function
         return self.function(*args, **kwargs)
 
     @overload
@@ -209,6 +210,7 @@ class FunctionTool(Tool[DepsT], Generic[P, R, DepsT]):
         return hash(self.name)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"FunctionTool({self.name!r})"
 
@@ -253,6 +255,20 @@ class DescribedTool(Tool):
         return self.original.function(**arguments)
 
 
+@dataclass
+class ObjectTool(DescribedTool):
+    """An object with a name, a schema and `__call__(input)`."""
+
+    @property
+    @override
+    def truncation(self) -> Any:
+        return getattr(type(self.original.function), "_truncation_config", None)
+
+    @override
+    def run(self, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+        return self.original.function(arguments)
+
+
 def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     """Return a tool for a tool, a function, or a description of a tool.
 
@@ -269,7 +285,7 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
         if isinstance(value.function, Tool):
             return value.function
         if value.function is None or callable(value.function):
-            return DescribedTool(original=value)
+            return ObjectTool(original=value) if _describes_itself(value.function) else DescribedTool(original=value)
     elif isinstance(value, Mapping):
         offered = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
         if isinstance(offered, ToolSpec):
@@ -282,12 +298,25 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
     elif isinstance(getattr(value, "spec", None), ToolSpec):
         return as_tool(value.spec)
     elif callable(value):
-        return tool(value)
+        return _read_object(value) if _describes_itself(value) else tool(value)
     raise ConfigurationError(
         f"{type(value).__name__} is not a tool.",
         field="tools",
         fix="Pass a function, a Tool, a ToolSpec, or a dict that describes one.",
     )
+
+
+def _describes_itself(value: Any) -> bool:
+    """Whether it is a callable object with a name and a schema, which is called with its input."""
+    schema = getattr(value, "input_schema", None) or getattr(value, "parameters", None)
+    return isinstance(schema, Mapping) and isinstance(getattr(value, "name", None), str) and not isclass(value)
+
+
+def _read_object(value: Any) -> Tool:
+    schema = getattr(value, "input_schema", None) or value.parameters
+    description = getattr(value, "description", "")
+    spec = validate_with(lambda: ToolSpec(name=value.name, description=description, parameters=schema, function=value))
+    return ObjectTool(original=spec)
 
 
 def _unwrap_function(value: Any) -> Any:

@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
+from ..engine.drivers.threads import start_thread
 from ..errors import ConfigurationError
 from ..types import ToolResult
 from .base import AgentToolResult, Tool, ToolContext, ToolError
@@ -118,8 +119,7 @@ class _StderrTail:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._kept = b""
-        self._thread = threading.Thread(target=self._drain, args=(pipe,), daemon=True, name="agent-tool-stderr")
-        self._thread.start()
+        self._thread = start_thread(lambda: self._drain(pipe), "agent-tool-stderr")
 
     def _drain(self, pipe: IO[bytes]) -> None:
         with suppress(OSError), pipe:

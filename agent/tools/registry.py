@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack, override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import ToolSpec
 from ..types.config import Risk
 from .base import Tool, ToolContext
@@ -55,7 +55,9 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
     # Changes
 
     @overload
-    def register(self, tool: AnyTool, /, *, replace: bool = False) -> AnyTool: ...
+    def register(  # type: ignore[overload-overlap]  # tools can be called, too; the first signature wins
+        self, tool: AnyTool, /, *, replace: bool = False
+    ) -> AnyTool: ...
 
     @overload
     def register(self, tool: Callable[P, R], /, *, replace: bool = False) -> FunctionTool[P, R, object]: ...
@@ -166,6 +168,7 @@ class ToolRegistry(Sequence[Any]):  # not Sequence[Tool]: `in` also takes names
         return len(self._tools)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"ToolRegistry({', '.join(self._tools)})"
 

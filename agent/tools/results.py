@@ -28,12 +28,14 @@ from ..types import (
     ImageContent,
     SearchResultContent,
     TextContent,
+    ToolLoopConfig,
     ToolResult,
     VideoContent,
     freeze,
 )
 from ..types._base import is_finite as is_finite
-from .base import AgentToolResult, ArgumentsError, ToolError
+from .base import AgentToolResult, ArgumentsError, Tool, ToolError
+from .truncation import omit_middle
 
 _MAX_DEPTH = 64
 _MAX_DESCRIPTION = 2_000
@@ -222,8 +224,8 @@ class ToolFailed(Exception):
     """
 
 
-def render_result(value: Any, call_id: str, name: str, limit: int) -> ToolResult:
-    """Convert a tool's return value to a result."""
+def render_result(value: Any, call_id: str, name: str, limit: int, truncation: Any = None) -> ToolResult:
+    """Convert a tool's return value to a result. `truncation` is a `TruncationConfig` or None."""
     result: Any = None
     details: Any = None
     is_error = False
@@ -235,6 +237,8 @@ def render_result(value: Any, call_id: str, name: str, limit: int) -> ToolResult
         details, is_error = value.details, value.is_error
     else:
         content, cut, result = _content(value, limit)
+    if truncation is not None:
+        content = _apply_truncation(content, truncation)
     return ToolResult(
         tool_call_id=call_id,
         name=name,
@@ -242,6 +246,21 @@ def render_result(value: Any, call_id: str, name: str, limit: int) -> ToolResult
         result=result,
         details=to_frozen_json(details) if details else None,
         is_error=bool(is_error),
+    )
+
+
+def to_agent_result(value: Any, tool: Tool) -> AgentToolResult:
+    """Convert a tool's return value to a list of content parts, with details."""
+    result = render_result(value, "", tool.name, ToolLoopConfig().max_output_bytes, tool.truncation)
+    content = [TextContent(result.content)] if isinstance(result.content, str) else list(result.content)
+    return AgentToolResult(content, result.details or {}, result.is_error)
+
+
+def _apply_truncation(content: str | Iterable[ContentPart], config: Any) -> str | Iterable[ContentPart]:
+    if isinstance(content, str):
+        return omit_middle(content, config)
+    return (
+        part.replace(text=omit_middle(part.text, config)) if isinstance(part, TextContent) else part for part in content
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import copy_context
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Limits, Reply, RunTimeout, SyncBody, WireRequest
+from ..errors import printable
 from ..http.connections import SyncConnectionPool
 from ..http.exchange import KEEPALIVE_SECONDS, max_idle_connections, request_error
 from ..http.parser import BadRequest, RequestHead
@@ -59,6 +61,7 @@ class HttpTransport:
             instrumentation see them. By default set by `AGENT_HTTP` and `agent.testing.use_httpx`.
     """
 
+    @errors.hide_arguments
     def __init__(
         self,
         *,
@@ -72,7 +75,7 @@ class HttpTransport:
             raise errors.ConfigurationError(
                 "ca_file and ssl_context exclude each other.", field="ca_file", fix="Load the CA file into the context."
             )
-        self._ssl_context = ssl_context if ca_file is None else load_ca_file(ca_file)
+        self._tls = TlsContext(ssl_context if ca_file is None else load_ca_file(ca_file))
         if proxy is None or proxy is True:
             self._proxies = ProxySettings.from_environment()
         else:
@@ -84,12 +87,14 @@ class HttpTransport:
     def _create_pools(self) -> None:
         """Create empty pools for this process."""
         self._pid = os.getpid()
-        self._direct = SyncConnectionPool(self._context)
+        # Neither pools nor finalizer refer to the transport: it closes its connections when it is dropped.
+        self._direct = SyncConnectionPool(self._tls.load)
         self._clients: dict[_ClientKey, SyncClientSender] = {}
         self._loops: _Loops | None = None
         self._closing = weakref.finalize(self, _close_all, self._direct, self._clients, self._pid)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"  # a proxy URL may hold a password
 
@@ -133,7 +138,7 @@ class HttpTransport:
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
         route = self._route(request, limits)
         pools = await self._loop_pools()
-        client = self._aclient(pools, route.proxy)
+        client = await self._aclient(pools, route)
         if client is None:
             return await pools.direct.send(request, route.address, limits)
         return await client.send(request, limits)
@@ -141,7 +146,7 @@ class HttpTransport:
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         route = self._route(request, limits)
         pools = await self._loop_pools()
-        client = self._aclient(pools, route.proxy)
+        client = await self._aclient(pools, route)
         if client is None:
             return await pools.direct.open_body(request, route.address, limits, bodies)
         return await client.open_body(request, limits, bodies)
@@ -150,22 +155,30 @@ class HttpTransport:
         if self._pid != os.getpid():
             self._reset_after_fork()
         if self._loops is None:
-            self._loops = _Loops(self)
+            self._loops = _Loops(self._tls)
         return self._loops.get() or await self._loops.create()
 
-    def _aclient(self, pools: _LoopPools, proxy: str | None) -> AsyncClientSender | None:
-        library = self._library or default_library()
+    async def _aclient(self, pools: _LoopPools, route: _Route) -> AsyncClientSender | None:
+        """Get the HTTP client for a proxy or library; None to connect directly.
+
+        Certificates and libraries are loaded in a thread, because they would block the event loop.
+        """
+        library, proxy = self._library or default_library(), route.proxy
         if proxy is None and library is None:
+            if route.address.secure and not self._tls.is_ready:
+                await _run_in_thread(self._tls.load)
             return None
         key = (library or "httpx2", proxy)
-        sender = pools.clients.get(key)
-        if sender is None:
-            client = import_module(key[0]).AsyncClient(**self._client_options(*key))
-            sender = pools.clients[key] = AsyncClientSender(client, brackets=_is_http_proxy(proxy))
-        return sender
+        if key not in pools.clients:
+            client = await _run_in_thread(self._create_async_client, key)
+            pools.clients.setdefault(key, AsyncClientSender(client, brackets=_is_http_proxy(proxy)))
+        return pools.clients[key]
+
+    def _create_async_client(self, key: _ClientKey) -> Any:
+        return import_module(key[0]).AsyncClient(**self._client_options(*key))
 
     def _client_options(self, library: str, proxy: str | None) -> dict[str, Any]:
-        module, context = import_module(library), self._context()
+        module, context = import_module(library), self._tls.load()
         return {
             "verify": context,
             "proxy": None if proxy is None else client_proxy(module, proxy, context),
@@ -197,21 +210,14 @@ class HttpTransport:
             check_clear_text(limits)
         return route
 
-    def _context(self) -> ssl.SSLContext:
-        if self._ssl_context is None:
-            self._ssl_context = default_context()
-        if self._ssl_context not in _ALPN_CONTEXTS:
-            self._ssl_context.set_alpn_protocols(["http/1.1"])
-            _ALPN_CONTEXTS.add(self._ssl_context)
-        return self._ssl_context
-
     def _reset_after_fork(self) -> None:
         """Drop the parent's sockets, and its lock, which a thread of the parent may hold."""
         self._lock = threading.Lock()
+        self._closing.detach()
         self._create_pools()
 
     def close(self) -> None:
-        """Close idle connections of sync calls. Those of event loops close with their loop."""
+        """Close idle connections of sync calls. Those of event loops close with their loop or the transport."""
         with self._lock:
             _close_all(self._direct, self._clients, self._pid)
 
@@ -262,8 +268,20 @@ def default_context() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
-_ALPN_CONTEXTS: weakref.WeakSet[ssl.SSLContext] = weakref.WeakSet()
-"""TLS contexts whose ALPN protocols are set."""
+class TlsContext:
+    """TLS context of a transport, loaded on demand."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+        self.is_ready: bool = False
+
+    def load(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = default_context()
+        if not self.is_ready:
+            self._context.set_alpn_protocols(["http/1.1"])
+            self.is_ready = True
+        return self._context
 
 
 _ClientKey = tuple[str, str | None]
@@ -290,6 +308,12 @@ def _close_all(direct: SyncConnectionPool, clients: dict[_ClientKey, SyncClientS
         clients.clear()
 
 
+async def _run_in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    from ..engine.drivers.user_code import call_in_thread  # lazy: a blocking call needs no event loop
+
+    return await call_in_thread(function, args, {}, copy_context())
+
+
 class _LoopPools:
     """Connection pool and clients of one event loop, and the generator that closes them."""
 
@@ -298,21 +322,22 @@ class _LoopPools:
     def __init__(self, direct: AioConnectionPool) -> None:
         self.direct = direct
         self.clients: dict[_ClientKey, AsyncClientSender] = {}
-        self.keeper = _close_with_loop(self)
+        self.keeper = _close_with_loop(direct, self.clients)
 
 
 class _Loops:
     """Connection pools by event loop.
 
     Connections refer to their loop, so weak keys would never expire: closed loops are removed when a new one is added.
-    Each loop has a suspended async generator whose `finally` closes its pools; `asyncio.run` runs it at the end.
+    Each loop has a suspended async generator whose `finally` closes its pools. The loop runs it when it ends, or when
+    the transport is dropped.
     """
 
-    def __init__(self, transport: HttpTransport) -> None:
+    def __init__(self, tls: TlsContext) -> None:
         from asyncio import get_running_loop
 
         self._running = get_running_loop
-        self._context = transport._context
+        self._tls = tls
         self.by_loop: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
 
     def get(self) -> _LoopPools | None:
@@ -323,17 +348,19 @@ class _Loops:
 
         for loop in [loop for loop in list(self.by_loop) if loop.is_closed()]:  # other threads add loops
             self.by_loop.pop(loop, None)
-        created = self.by_loop[self._running()] = _LoopPools(AioConnectionPool(self._context))
+        created = self.by_loop[self._running()] = _LoopPools(AioConnectionPool(self._tls.load))
         await anext(created.keeper)
         return created
 
 
-async def _close_with_loop(pools: _LoopPools) -> AsyncIterator[None]:
+async def _close_with_loop(
+    direct: AioConnectionPool, clients: dict[_ClientKey, AsyncClientSender]
+) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        pools.direct.close()
-        for client in pools.clients.values():
+        direct.close()
+        for client in clients.values():
             await client.aclose()
 
 
@@ -408,6 +435,7 @@ class HttpClientTransport:
             raise errors.ConfigurationError("http_client is empty.", field="http_client", fix=_FIX)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -53,7 +53,7 @@ class SyncClientSender:
                 yield from self._send(request, limits, seconds, connection)
                 return
             except Exception as error:
-                if not connection.is_stale(error):
+                if request.once or not connection.is_stale(error):
                     raise
             yield from self._send(request, limits, seconds, _Connection(stepper.limit_connecting, stepper))
         except Exception as error:
@@ -111,7 +111,7 @@ class AsyncClientSender:
                 try:
                     response = await self._open(request, limits, connection)
                 except Exception as error:
-                    if not connection.is_stale(error):
+                    if request.once or not connection.is_stale(error):
                         raise
                     response = await self._open(request, limits, _Connection(limit_connecting))
             body = _ClientBody(response, request)
@@ -152,7 +152,7 @@ class _ClientBody(AsyncBody):
         self._response = response
         self._request = request
         self._decode = _Decoder(response, head.headers)
-        self._chunks: AsyncIterator[bytes] = self._decode.chunks_async(response)
+        self._chunks: AsyncGenerator[bytes, None] = self._decode.chunks_async(response)
         self._taken = 0
 
     @override
@@ -173,12 +173,13 @@ class _ClientBody(AsyncBody):
 
     @override
     async def aclose(self) -> None:
+        await _aclose(self._chunks)  # a finalizer would close it in a task of its own
         await _aclose(self._response)
 
 
-async def _aclose(response: Any) -> None:
+async def _aclose(resource: Any) -> None:
     with suppress(Exception):  # errors while closing are irrelevant
-        await response.aclose()
+        await resource.aclose()
 
 
 class _Decoder:
@@ -358,7 +359,8 @@ def _build(
         seconds: Timeout of each read, which only bounds abandoned threads.
         brackets: Write IPv6 hosts in brackets for proxies, because httpcore does not in `CONNECT`.
     """
-    headers = [(name, value) for name, value in request.headers if name.lower() not in _SET_BY_CLIENT]
+    given = (*request.headers, *request.call_headers)
+    headers = [(name, value) for name, value in given if name.lower() not in _SET_BY_CLIENT]
     wait = None if seconds is None or seconds >= 1e6 else seconds
     timeouts = {"connect": limits.connect, "read": wait, "write": wait, "pool": client.timeout.pool}
     built = client.build_request(
@@ -398,10 +400,7 @@ def _cause_of(error: Exception) -> BaseException | None:
     """The cause to chain; None for errors that may quote a header, and so a key."""
     if isinstance(error, errors.AgentError):
         return error.__cause__
-    if _names(error) & _UNSENDABLE:
-        return None
-    # A failed connection has one cause that says something: the socket's error.
-    return next((cause for cause in reversed(list_causes(error)) if isinstance(cause, OSError)), error)
+    return None if _names(error) & _UNSENDABLE else error
 
 
 def _names(error: Exception) -> set[str]:

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from typing_extensions import override
 
 from .. import errors
+from ..errors import printable
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +27,7 @@ class ProxySettings(NamedTuple):
     no_proxy: tuple[str, ...] = ()
 
     @override
+    @printable
     def __repr__(self) -> str:
         return "ProxySettings()"  # a proxy's URL may hold a password
 

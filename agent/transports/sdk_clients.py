@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
+from ..errors import printable
 from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
 from .event_stream import EventStreamConverter, is_event_stream
@@ -49,7 +50,9 @@ _CREDENTIALS = frozenset(("GoogleAuthError", "NoCredentialsError", "CredentialsE
 def encode_headers(request: WireRequest) -> dict[str, str]:
     """Headers of a request, without those that the SDK client sets itself."""
     return {
-        name.decode("ascii"): value.decode("latin-1") for name, value in request.headers if name not in _CLIENT_HEADERS
+        name.decode("ascii"): value.decode("latin-1")
+        for name, value in (*request.headers, *request.call_headers)
+        if name not in _CLIENT_HEADERS
     }
 
 
@@ -289,6 +292,7 @@ class SdkTransport:
         self._home: weakref.ref[Any] | None = None
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._kind.name})"
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from typing_extensions import override
 
 from .. import errors
+from ..engine.drivers.threads import start_thread
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody
 from ..http.parser import BodyBuffer
 
@@ -73,10 +74,7 @@ class Stepper:
         self._busy = True
         self._requests.put(settle)
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._context.run, args=(self._main,), daemon=True, name="agent-stepper"
-            )
-            self._thread.start()
+            self._thread = start_thread(lambda: self._context.run(self._main), "agent-stepper")
 
     def limit_connecting(self, is_connecting: bool) -> None:
         """Start or end the time to connect. Called by the steps."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ._base import FrozenDict, FrozenList, JsonObject, Value, freeze, thaw
+from ._base import FrozenDict, FrozenList, FrozenTuple, JsonObject, Value, Vocabulary, freeze, thaw
 from .config import AgentConfig, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from .fold import Fold, fold
 from .guards import (
@@ -189,6 +189,7 @@ __all__ = [
     "Fold",
     "FrozenDict",
     "FrozenList",
+    "FrozenTuple",
     "HedgeConfig",
     "Image",
     "ImageContent",
@@ -252,6 +253,7 @@ __all__ = [
     "Value",
     "VendorContent",
     "VideoContent",
+    "Vocabulary",
     "WebSearch",
     "compute_session_stats",
     "fold",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -21,11 +21,14 @@ from pydantic import (
     ValidationError,
     WrapValidator,
 )
+from pydantic.alias_generators import to_snake
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 
+Vocabulary = Literal["nano", "loop", "deepractice"]
+"""Names of other libraries: nano-agent, the agent loop with stream functions, Deepractice's agent types."""
 Got = TypeVar("Got")
 Given = TypeVar("Given")
 
@@ -42,10 +45,10 @@ if TYPE_CHECKING:
 else:
 
     class SequenceOf:
-        """`Sequence` for type checkers, so that lists can be passed; a tuple at run time."""
+        """`Sequence` for type checkers, so that lists can be passed; a `FrozenTuple` at run time."""
 
         def __class_getitem__(cls, item):
-            return tuple[item, ...]
+            return Annotated[tuple[item, ...], AfterValidator(FrozenTuple)]
 
     class Accepts:
         """A descriptor with two types for type checkers; the first type at run time."""
@@ -120,6 +123,32 @@ class FrozenList(_Frozen, list[Any]):
         return core_schema.no_info_after_validator_function(freeze_json, core_schema.list_schema())
 
 
+class FrozenTuple(tuple[Any, ...]):
+    """A tuple that also compares equal to lists."""
+
+    __slots__ = ()
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    @override
+    def __ne__(self, other: object) -> bool:
+        return super().__ne__(tuple(other) if isinstance(other, list) else other)
+
+    @override
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        items = core_schema.tuple_schema([core_schema.any_schema()], variadic_item_index=0)
+        return core_schema.no_info_after_validator_function(cls, items)
+
+
+EMPTY_SEQUENCE: Any = FrozenTuple()
+"""Default of `SequenceOf` fields."""
+
 _put = dict.__setitem__
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 _AS_IS = _SCALARS | {FrozenDict, FrozenList}
@@ -174,14 +203,14 @@ def _freeze_object(value: Any, check: Any) -> Any:
     return value if type(value) is FrozenDict else freeze_json(check(value))
 
 
-def _write_json(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     return to_jsonable_python(value, fallback=str, bytes_mode="base64")
 
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_freeze_object)]
 """A dict that is frozen on validation."""
 
-Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(_write_json, when_used="json-unless-none")]
+Json = Annotated[Any, AfterValidator(freeze_json), PlainSerializer(to_plain_json, when_used="json-unless-none")]
 """Any value. JSON data is frozen; other objects are kept and serialized to JSON as far as possible."""
 
 EMPTY_OBJECT: Any = FrozenDict()
@@ -235,6 +264,8 @@ class Value(BaseModel, frozen=True):
 
     _carried: ClassVar[tuple[str, ...]] = ()
     """Slots that copies keep; `model_copy(update=...)` names them without the underscore."""
+    _positional: ClassVar[tuple[str, ...]] = ()
+    """Names of the positional arguments. Subclasses with positional arguments declare the signature."""
     _spellings: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments besides fields and their aliases, which validators of the class read."""
     _keywords: ClassVar[frozenset[str]] = frozenset()
@@ -242,8 +273,10 @@ class Value(BaseModel, frozen=True):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, /, **fields):
+        def __init__(self, /, *args, **fields):
             __tracebackhide__ = True
+            if args:
+                fields = self._name_arguments(args, fields)
             if not self._keywords.issuperset(fields):
                 self._reject_keyword(fields)
             try:
@@ -260,10 +293,52 @@ class Value(BaseModel, frozen=True):
             cls._keywords = frozenset((*cls.model_fields, *_aliases(cls), *cls._spellings))
 
     @classmethod
+    def _name_arguments(cls, args: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
+        if len(args) > len(cls._positional):
+            raise TypeError(f"{cls.__name__} takes {len(cls._positional)} positional arguments; got {len(args)}")
+        named = dict(zip(cls._positional, args, strict=False))
+        if twice := named.keys() & fields.keys():
+            raise TypeError(f"{cls.__name__} got two values for {', '.join(sorted(twice))}")
+        return {**named, **fields}
+
+    @classmethod
     def _reject_keyword(cls, fields: Mapping[str, Any]) -> None:
         from .option_errors import check_options  # lazy: import cycle
 
         check_options(fields, cls._keywords, cls.__name__)
+
+    if not TYPE_CHECKING:  # type checkers know from `frozen=True` that attributes are read-only
+
+        def __setattr__(self, name, value):
+            raise AttributeError(f"{type(self).__name__} is frozen; use .replace({name}=...), which returns a copy")
+
+        def __delattr__(self, name):
+            raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a field by name, in any accepted spelling."""
+        name = self._field_of_alias().get(key) or to_snake(key)
+        cls = type(self)
+        if name in cls.model_fields or isinstance(getattr(cls, name, None), property):
+            return getattr(self, name)
+        raise KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field by name, in any accepted spelling."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a validated copy with some fields replaced."""
+        unknown = [name for name in changes if not hasattr(self, name)]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no field {unknown[0]!r}")
+        return self.model_copy(update=changes)
+
+    if not TYPE_CHECKING:
+        __replace__ = replace
 
     def copy_with(self, **values: Any) -> Self:
         """Return a copy with some fields replaced, without validation; the new values must be valid."""
@@ -275,8 +350,12 @@ class Value(BaseModel, frozen=True):
                 object.__setattr__(copy, slot, value)
         return copy
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data without None fields."""
+    def to_dict(self, *, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
+        """Return plain JSON data without None fields, in this package's names or another library's."""
+        if vocabulary is not None:
+            from .vocabularies import write_value  # lazy: import cycle
+
+            return write_value(self, vocabulary)
         return self.model_dump(mode="json", exclude_none=True)
 
     @classmethod
@@ -316,6 +395,16 @@ class Value(BaseModel, frozen=True):
     @override
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
+
+    @override
+    @printable
+    def __repr__(self) -> str:
+        return super().__repr__()
+
+    @override
+    @printable
+    def __str__(self) -> str:
+        return super().__str__()
 
     @override
     def __repr_args__(self) -> Any:
@@ -375,7 +464,8 @@ def validate_with(validate: Callable[[], T]) -> T:
     try:
         return validate()
     except ValidationError as error:
-        raise _convert_error(error) from None
+        failure = _convert_error(error)
+    raise failure  # here it has no context, whose frames would hold the values
 
 
 def find_configuration_error(error: ValidationError) -> ConfigurationError | None:

@@ -24,10 +24,10 @@ from typing_extensions import Unpack
 
 from agent import errors
 
-from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Value
+from ._base import EMPTY_OBJECT, Accepts, SequenceOf, Value
 from .media import CacheHint
 from .messages import MaxTokens, Seconds, Temperature, ThinkingField, TopP
-from .secrets import REDACTED, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
+from .secrets import REDACTED, ExtraField, Secret, SecretField, SecretHeaders, unmask_headers, validate_header
 
 if TYPE_CHECKING:
     from .options import ConfigFields
@@ -129,8 +129,8 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
     """How to send reasoning of another model: dropped, or as text. Both add a warning."""
     headers: HeadersField = Field(default=_NO_HEADERS, repr=False)
     """Headers sent with every request. Values are secret: masked in dumps, absent from pickles."""
-    extra: JsonObject = EMPTY_OBJECT
-    """Fields merged into every request body. Visible in dumps; put credentials into `api_key` or `headers`."""
+    extra: ExtraField = EMPTY_OBJECT
+    """Fields merged into every request body. Credentials, by name or form, are masked in dumps, absent from pickles."""
     allow_insecure: bool = False
     """Whether the API key may be sent over plain HTTP to another machine."""
 
@@ -143,17 +143,28 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
             try:
                 return handler(data)
             except ValidationError as error:
-                raise _mask_inputs(error) from None
+                failure = _mask_inputs(error)
+            raise failure
 
+        __init__ = errors.hide_arguments(Value.__init__)
+        model_copy = errors.hide_arguments(Value.model_copy)
+        model_validate = classmethod(errors.hide_arguments(Value.model_validate.__func__))
+        model_validate_json = classmethod(errors.hide_arguments(Value.model_validate_json.__func__))
+        from_dict = classmethod(errors.hide_arguments(Value.from_dict.__func__))
+
+    @errors.hide_arguments
     def with_overrides(self, **changes: Unpack[ConfigFields]) -> Self:
         """Return a copy with some settings replaced."""
         return self.model_copy(update=changes)
 
 
 def _mask_inputs(error: ValidationError) -> ValidationError:
+    lines = error.errors(include_url=False, include_input=False)
+    for line in lines:
+        if isinstance(cause := line.get("ctx", {}).get("error"), Exception):
+            errors.forget_frames(cause)
     details: list[InitErrorDetails] = [
-        {"type": line["type"], "loc": line["loc"], "input": REDACTED, "ctx": line.get("ctx", {})}
-        for line in error.errors(include_url=False, include_input=False)
+        {"type": line["type"], "loc": line["loc"], "input": REDACTED, "ctx": line.get("ctx", {})} for line in lines
     ]
     return ValidationError.from_exception_data(error.title, details, hide_input=True)
 
@@ -168,6 +179,7 @@ class ProviderCapabilities(Value, frozen=True):
     vision: bool = False
     system_messages: bool = True
     batch: bool = False
+    """Has a batch API that `submit_batch` supports."""
     native_schema_output: bool = False
     thinking: bool = False
     documents: bool = False

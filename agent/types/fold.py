@@ -94,9 +94,20 @@ class Fold:
         """Build the response. Raises ValueError if a tool call has invalid arguments."""
         return self._build([_finish(block) for block in self._sort_blocks()])
 
-    def partial(self) -> AgentResponse:
-        """Build the response received so far, without unfinished tool calls. Never raises."""
-        return self._build([_finish(block) for block in self._sort_blocks() if block.kind != _CALL or block.ended])
+    def partial(self, *, open_calls: bool = False) -> AgentResponse:
+        """Build the response received so far. Never raises.
+
+        Args:
+            open_calls: Whether to include unfinished tool calls, with the arguments so far as `partial_json`.
+        """
+        blocks = self._sort_blocks()
+        return self._build(
+            [
+                _open_call(block) if block.kind == _CALL and not block.ended else _finish(block)
+                for block in blocks
+                if open_calls or block.kind != _CALL or block.ended
+            ]
+        )
 
     def _build(self, parts: list[Part | None]) -> AgentResponse:
         content = tuple(part for part in parts if part is not None)
@@ -239,6 +250,11 @@ def _finish(block: _Block) -> Part | None:
     if block.kind == _REFUSAL:
         return RefusalContent(refusal=text)
     return TextContent(text=text)
+
+
+def _open_call(block: _Block) -> Part | None:
+    call = block.part
+    return call.copy_with(partial_json="".join(block.pieces)) if isinstance(call, ToolCall) else None
 
 
 def _parse_arguments(call: ToolCall, text: str) -> ToolCall:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, overload
+
 from typing_extensions import TypeIs
 
 from .media import AudioContent, ContentPart, DocumentContent, FileContent, ImageContent, VideoContent
@@ -15,60 +18,42 @@ from .parts import (
     ToolCall,
     ToolResult,
     VendorContent,
+    find_part_class,
 )
 
-
-def is_text_content(part: ContentPart) -> TypeIs[TextContent]:
-    return isinstance(part, TextContent)
+P = TypeVar("P", bound=ContentPart)
 
 
-def is_thinking_content(part: ContentPart) -> TypeIs[ThinkingContent]:
-    return isinstance(part, ThinkingContent)
+class PartGuard(Generic[P]):
+    """Whether a part is of one class. Also accepts part dicts, whose class follows from `type`."""
+
+    def __init__(self, kind: type[P]) -> None:
+        self._kind = kind
+
+    @overload
+    def __call__(self, part: ContentPart) -> TypeIs[P]: ...
+
+    @overload
+    def __call__(self, part: Mapping[str, Any]) -> bool: ...
+
+    def __call__(self, part: ContentPart | Mapping[str, Any]) -> bool:
+        if isinstance(part, Mapping):
+            tag = part.get("type")
+            return isinstance(tag, str) and find_part_class(tag) is self._kind
+        return isinstance(part, self._kind)
 
 
-def is_tool_call_content(part: ContentPart) -> TypeIs[ToolCall]:
-    return isinstance(part, ToolCall)
-
-
-def is_tool_result_content(part: ContentPart) -> TypeIs[ToolResult]:
-    return isinstance(part, ToolResult)
-
-
-def is_image_content(part: ContentPart) -> TypeIs[ImageContent]:
-    return isinstance(part, ImageContent)
-
-
-def is_code_content(part: ContentPart) -> TypeIs[CodeContent]:
-    return isinstance(part, CodeContent)
-
-
-def is_diff_content(part: ContentPart) -> TypeIs[DiffContent]:
-    return isinstance(part, DiffContent)
-
-
-def is_document_content(part: ContentPart) -> TypeIs[DocumentContent]:
-    return isinstance(part, DocumentContent)
-
-
-def is_audio_content(part: ContentPart) -> TypeIs[AudioContent]:
-    return isinstance(part, AudioContent)
-
-
-def is_refusal_content(part: ContentPart) -> TypeIs[RefusalContent]:
-    return isinstance(part, RefusalContent)
-
-
-def is_vendor_content(part: ContentPart) -> TypeIs[VendorContent]:
-    return isinstance(part, VendorContent)
-
-
-def is_video_content(part: ContentPart) -> TypeIs[VideoContent]:
-    return isinstance(part, VideoContent)
-
-
-def is_file_content(part: ContentPart) -> TypeIs[FileContent]:
-    return isinstance(part, FileContent)
-
-
-def is_search_result_content(part: ContentPart) -> TypeIs[SearchResultContent]:
-    return isinstance(part, SearchResultContent)
+is_text_content: PartGuard[TextContent] = PartGuard(TextContent)
+is_thinking_content: PartGuard[ThinkingContent] = PartGuard(ThinkingContent)
+is_tool_call_content: PartGuard[ToolCall] = PartGuard(ToolCall)
+is_tool_result_content: PartGuard[ToolResult] = PartGuard(ToolResult)
+is_image_content: PartGuard[ImageContent] = PartGuard(ImageContent)
+is_code_content: PartGuard[CodeContent] = PartGuard(CodeContent)
+is_diff_content: PartGuard[DiffContent] = PartGuard(DiffContent)
+is_document_content: PartGuard[DocumentContent] = PartGuard(DocumentContent)
+is_audio_content: PartGuard[AudioContent] = PartGuard(AudioContent)
+is_refusal_content: PartGuard[RefusalContent] = PartGuard(RefusalContent)
+is_vendor_content: PartGuard[VendorContent] = PartGuard(VendorContent)
+is_video_content: PartGuard[VideoContent] = PartGuard(VideoContent)
+is_file_content: PartGuard[FileContent] = PartGuard(FileContent)
+is_search_result_content: PartGuard[SearchResultContent] = PartGuard(SearchResultContent)

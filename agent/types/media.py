@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from typing_extensions import override
 
-from ._base import Base64, JsonObject, Value
+from ._base import EMPTY_OBJECT, Base64, FrozenTuple, JsonObject, SequenceOf, Value
 
 if TYPE_CHECKING:
     from .parts import TextContent
+
+
+class ExtraValue(Value, frozen=True):
+    """Base class of values that keep unknown keys of their dicts, those of a vendor, in `extra`."""
+
+    if not TYPE_CHECKING:
+
+        @model_validator(mode="before")
+        @classmethod
+        def _collect_extra(cls, data):
+            """Move unknown keys of a dict into `extra`, unless they are empty."""
+            known = cls._keywords
+            if type(data) is not dict or known.issuperset(data) or cls.model_config.get("extra") == "forbid":
+                return data
+            extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
+            rest = {key: value for key, value in data.items() if key in known}
+            return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
+
+    @override
+    def __repr_args__(self) -> Any:
+        return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
 
 
 class Citation(Value, frozen=True):
@@ -58,7 +80,30 @@ class _Absent:
 CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
 
 
-class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
+if TYPE_CHECKING:
+
+    class CommonFields(TypedDict, total=False):
+        """Fields of all content parts."""
+
+        provider_data: Mapping[str, Any] | None
+        origin: Origin | None
+        cache: Literal["short", "long"] | None
+        extra: Mapping[str, Any]
+
+    class _ImageFields(CommonFields, total=False):
+        type: Literal["image", "image_url"]
+        image_url: str | None
+        url: str | None
+        image_data: bytes | None
+        data: bytes | str | None
+        images: Sequence[ImageContent | Mapping[str, Any]]
+        media_type: str | None
+        mime_type: str | None
+        name: str | None
+        detail: str | None
+
+
+class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
     """Base class of content parts. Constructing it with `type=` returns an instance of the matching class."""
 
     _spellings: ClassVar[tuple[str, ...]] = ("type",)
@@ -67,6 +112,8 @@ class ContentPart(Value, frozen=True, ignored_types=(_Absent,)):
     origin: Origin | None = None
     cache: CacheHint | None = Field(default=None, validation_alias=AliasChoices("cache", "cache_control"))
     """Prompt caching: ask the vendor to cache the prompt up to this part."""
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a part dict are collected here; codecs send them or warn."""
 
     _union: ClassVar[Any] = None
     """`Part`, which is defined after all its classes."""
@@ -132,14 +179,17 @@ else:
 
 
 class ImageContent(ContentPart, frozen=True):
-    """An image, by URL or as data. `type` follows from the field that is set."""
+    """An image, by URL or as data, or several `images`. `type` follows from the field that is set."""
 
-    _spellings = ("data", "source", "url")
+    _spellings = ("data", "images", "source", "url")
     type: Literal["image", "image_url"] = "image"
     if TYPE_CHECKING:
         image_url: str | None = None
         image_data: bytes | None = None
         media_type: str | None = None
+
+        def __init__(self, **fields: Unpack[_ImageFields]) -> None: ...
+
     else:
         image_url: str | None = None
         image_data: Base64 | None = Field(default=None, repr=False)
@@ -153,10 +203,12 @@ class ImageContent(ContentPart, frozen=True):
     name: str | None = None
     detail: str | None = None
     """Requested level of detail: "low", "high" or "auto"."""
+    gallery: SequenceOf[ImageContent] | None = Field(default=None, exclude_if=lambda gallery: gallery is None)
+    """Several images. Messages and tool results contain each of them as a part."""
 
     @property
     def images(self) -> Sequence[ImageContent]:
-        return (self,)
+        return self.gallery or FrozenTuple((self,))
 
     @property
     def url(self) -> str | None:
@@ -165,6 +217,10 @@ class ImageContent(ContentPart, frozen=True):
     @property
     def data(self) -> bytes | None:
         return self.image_data
+
+    @property
+    def mime_type(self) -> str | None:
+        return self.media_type
 
 
 class DocumentContent(ContentPart, frozen=True):
@@ -193,6 +249,10 @@ class DocumentContent(ContentPart, frozen=True):
     citations: CitationSwitch | None = None
     """Whether the model cites the document; None is the vendor's default."""
 
+    @property
+    def mime_type(self) -> str | None:
+        return self.media_type
+
 
 class AudioContent(ContentPart, frozen=True):
     """Audio data."""
@@ -200,6 +260,10 @@ class AudioContent(ContentPart, frozen=True):
     type: Literal["audio"] = "audio"
     data: Base64 = Field(repr=False)
     media_type: MediaType = None
+
+    @property
+    def mime_type(self) -> str | None:
+        return self.media_type
 
 
 class VideoContent(ContentPart, frozen=True):
@@ -216,6 +280,10 @@ class VideoContent(ContentPart, frozen=True):
     """End of the clip in seconds."""
     fps: float | None = Field(default=None, gt=0)
     """Frames per second that the model sees."""
+
+    @property
+    def mime_type(self) -> str | None:
+        return self.media_type
 
     if not TYPE_CHECKING:
 
@@ -235,6 +303,14 @@ class FileContent(ContentPart, frozen=True):
     """Kind of the file, where the API has separate blocks for images, documents and others."""
     title: str | None = None
 
+    @property
+    def mime_type(self) -> str | None:
+        return self.media_type
+
+    @property
+    def id(self) -> str:
+        return self.file_id
+
     if not TYPE_CHECKING:
 
         @model_validator(mode="before")
@@ -244,13 +320,25 @@ class FileContent(ContentPart, frozen=True):
 
 
 def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
-    """Normalize image fields to exactly one of `image_url` and `image_data`."""
+    """Normalize image fields to exactly one of `image_url`, `image_data` and `gallery`."""
     data = dict(fields)
+    if (images := data.pop("images", None)) is not None:
+        if not isinstance(images, list | tuple) or not images:
+            raise ValueError("images must be a list with at least one image")
+        if len(images) > 1:
+            if own := [name for name, value in data.items() if name != "type" and value is not None]:
+                raise ValueError(f"several images have no common {', '.join(own)}; set it on each image")
+            return {"gallery": images}
+        only = images[0]
+        data |= only if isinstance(only, Mapping) else only.model_dump(exclude_none=True)
+    if data.get("gallery"):
+        return data
     if isinstance(source := data.get("source"), Mapping):
         data = _unpack_source(data, source)
     if isinstance(nested := data.get("image_url"), Mapping):
         data["image_url"] = nested.get("url")
         data.setdefault("detail", nested.get("detail"))
+        _keep_nested(data, "image_url", nested, ("url", "detail"))
     address, content = data.pop("url", None), data.pop("data", None)
     if isinstance(content, str) and content.startswith(("http:", "https:", "data:")):
         address, content = content, None
@@ -264,10 +352,17 @@ def _read_image(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(url, str) and url.startswith("data:") and data["image_data"] is None:
         data["image_url"] = None
         data["image_data"], media_type = _split_data_url(url)
-        data["media_type"] = data.get("media_type") or media_type
+        _set_media_type(data, media_type)
     _require_one("an image", data, ("image_url", "image_data"))
     data["type"] = "image" if data["image_url"] is None else "image_url"
     return data
+
+
+def expand_images(part: Any) -> Sequence[Any]:
+    """Return the single images of a part or part dict with several; other parts unchanged."""
+    if isinstance(part, Mapping) and part.get("type") == "image" and part.get("images"):
+        return ImageContent.from_dict(part).images
+    return part.gallery if isinstance(part, ImageContent) and part.gallery else (part,)
 
 
 def _read_document(fields: dict[str, Any]) -> dict[str, Any]:
@@ -282,8 +377,11 @@ def _read_video(fields: dict[str, Any]) -> dict[str, Any]:
     """Normalize video fields to exactly one of `url` and `data`."""
     data = dict(fields)
     address = data.pop("video_url", None)
-    if address is not None:
-        data["url"] = address.get("url") if isinstance(address, Mapping) else address
+    if isinstance(address, Mapping):
+        data["url"] = address.get("url")
+        _keep_nested(data, "video_url", address, ("url",))
+    elif address is not None:
+        data["url"] = address
     _unpack_data_url(data)
     _require_one("a video", data, ("url", "data"))
     return data
@@ -300,12 +398,24 @@ def _read_file(fields: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in ("file", "filename")}
 
 
+def _keep_nested(data: dict[str, Any], key: str, nested: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Keep unknown keys of a nested object in `extra`, in an object of the same name."""
+    if others := {name: value for name, value in nested.items() if name not in known and value is not None}:
+        data["extra"] = {**(data.get("extra") or {}), key: others}
+
+
 def _unpack_data_url(data: dict[str, Any]) -> None:
     url = data.get("url")
     if isinstance(url, str) and url.startswith("data:"):
         data["url"] = None
         data["data"], media_type = _split_data_url(url)
-        data["media_type"] = data.get("media_type") or media_type
+        _set_media_type(data, media_type)
+
+
+def _set_media_type(data: dict[str, Any], media_type: str | None) -> None:
+    """Use the media type of a `data:` URL unless one is given."""
+    if not any(data.get(name) for name in ("media_type", "mediaType", "mime_type")):
+        data["media_type"] = media_type
 
 
 def _split_data_url(url: str) -> tuple[str | bytes, str | None]:
@@ -324,6 +434,7 @@ def _unpack_source(data: dict[str, Any], source: Mapping[str, Any]) -> dict[str,
     flat = {key: value for key, value in data.items() if key != "source"}
     if (media_type := source.get("media_type")) is not None:
         flat["media_type"] = media_type
+    _keep_nested(flat, "source", source, ("type", "media_type", "url", "data"))
     match source.get("type"):
         case "url":
             flat["url"] = source.get("url")

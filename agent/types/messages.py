@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, JsonObject, SequenceOf, Utc, Value, freeze, initialize
-from .media import CacheHint, ContentPart
+from ._base import (
+    EMPTY_OBJECT,
+    EMPTY_SEQUENCE,
+    Accepts,
+    FrozenDict,
+    FrozenTuple,
+    JsonObject,
+    SequenceOf,
+    Utc,
+    Value,
+    freeze,
+    initialize,
+)
+from .media import CacheHint, ContentPart, ExtraValue, ImageContent, expand_images
 from .parts import (
     CodeContent,
     DiffContent,
@@ -25,7 +37,8 @@ from .parts import (
     VendorContent,
     find_part_class,
 )
-from .tools import HasSpec, OfferedTool, RequestTool, tool_name
+from .secrets import ExtraField
+from .tools import HasSpec, OfferedTool, RequestTool, check_unique_names
 from .usage import Usage
 
 _RESULT_KEYS = ("tool_call_id", "tool_use_id", "name", "tool_name", "details", "is_error", "result")
@@ -67,17 +80,11 @@ def _normalize_content(content: Any) -> Any:
             return content
         content = tuple(content)
     for part in content:
-        if not isinstance(part, ContentPart):
+        if not isinstance(part, ContentPart) or type(part) is ImageContent:
             break
     else:
         return content
-    return tuple(single for part in content if part is not None for single in _expand_images(part))
-
-
-def _expand_images(part: Any) -> Sequence[Any]:
-    if isinstance(part, Mapping) and isinstance(images := part.get("images"), list | tuple):
-        return [{**image, "type": "image"} if isinstance(image, Mapping) else image for image in images]
-    return (part,)
+    return tuple(single for part in content if part is not None for single in expand_images(part))
 
 
 def _append_calls(content: str | tuple[Any, ...], calls: Any) -> tuple[Any, ...]:
@@ -162,7 +169,7 @@ ThinkingField = Accepts[ThinkingLevel | None, ThinkingLevel | ThinkingName | Non
 _MISSING: Any = object()
 
 
-class Message(Value, frozen=True):
+class Message(ExtraValue, frozen=True):
     """One message of a conversation.
 
     `content` keeps text or parts as passed; `tool_calls` are moved into it. `parts` always returns parts.
@@ -175,7 +182,7 @@ class Message(Value, frozen=True):
     if TYPE_CHECKING:
         content: str | Sequence[Part]
     else:
-        content: str | tuple[Part, ...] = ""
+        content: str | SequenceOf[Part] = ""
     name: str | None = None
     tool_call_id: str | None = None
     id: str | None = None
@@ -188,6 +195,8 @@ class Message(Value, frozen=True):
     provider: str | None = None
     api: str | None = None
     model: str | None = None
+    extra: JsonObject = Field(default=EMPTY_OBJECT, exclude_if=lambda extra: not extra)
+    """Keys of the vendor. Unknown keys of a message dict are collected here; codecs send them or warn."""
 
     if TYPE_CHECKING:
 
@@ -208,6 +217,7 @@ class Message(Value, frozen=True):
             provider: str | None = ...,
             api: str | None = ...,
             model: str | None = ...,
+            extra: Mapping[str, Any] = ...,
         ) -> None: ...
 
     else:
@@ -220,10 +230,10 @@ class Message(Value, frozen=True):
                 fields["content"] = content
                 initialize(self, fields, _TEXT_FIELDS_SET)
                 return
-            if role is not _MISSING:
-                data["role"] = role
             if not self._keywords.issuperset(data):
                 self._reject_keyword(data)
+            if role is not _MISSING:
+                data["role"] = role
             data["content"] = content
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 
@@ -265,9 +275,9 @@ class Message(Value, frozen=True):
         """The content as parts: text as `TextContent`, the content of a tool message as `ToolResult`."""
         content = self.content
         if self.role is Role.TOOL and self.tool_call_id is not None and not _has_result(content):
-            return (ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),)
+            return FrozenTuple((ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),))
         if isinstance(content, str):
-            return (TextContent(text=content),) if content else ()
+            return FrozenTuple((TextContent(text=content),) if content else ())
         return content
 
     @property
@@ -284,6 +294,28 @@ class Message(Value, frozen=True):
         if isinstance(self.content, str):
             return None
         return [part for part in self.content if isinstance(part, ToolCall)] or None
+
+    @property
+    def tool_name(self) -> str | None:
+        return self.name
+
+    @property
+    def tool_use_id(self) -> str | None:
+        return self.tool_call_id
+
+    @property
+    def created_at(self) -> datetime | None:
+        return self.timestamp
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is a tool message with a failed result."""
+        return any(part.is_error for part in self.parts if isinstance(part, ToolResult))
+
+    @property
+    def details(self) -> Any:  # Any: JSON data
+        """The details of the result in a tool message, for user interfaces."""
+        return next((part.details for part in self.parts if isinstance(part, ToolResult)), None)
 
 
 _ROLES = {role.value: role for role in Role}
@@ -342,11 +374,12 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Verbosity = Literal["low", "medium", "high"]
 Modality = Literal["text", "image", "audio"]
-Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, BeforeValidator(_read_stop)]
+StopTexts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(FrozenTuple)]
+Stop = Annotated[StopTexts | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
 Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]
 Tools = Accepts[SequenceOf[OfferedTool], Sequence[RequestTool | HasSpec]]
-_NO_TOOLS: Any = ()
+_NO_TOOLS: Any = EMPTY_SEQUENCE
 _UNSET: Any = None
 
 
@@ -356,7 +389,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     __slots__ = ("_schema_json",)
 
     input: str | None = None
-    messages: SequenceOf[Message] = ()
+    messages: SequenceOf[Message] = EMPTY_SEQUENCE
     system: str | None = None
     model: str | None = None
     """Overrides the configured model."""
@@ -364,8 +397,10 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     tool_choice: str | None = None
     """"auto", "none", "required", or the name of a tool."""
     parallel_tool_calls: bool | None = None
-    output_schema: Schema = Field(default=None, validation_alias=AliasChoices("output_schema", "schema"))
-    """A JSON schema, or a type such as a pydantic model."""
+    output_schema: Schema = Field(
+        default=None, validation_alias=AliasChoices("output_schema", "schema"), serialization_alias="schema"
+    )
+    """A JSON schema, or a type such as a pydantic model. `model_dump(by_alias=True)` writes it as `schema`."""
     temperature: Temperature | None = None
     max_tokens: MaxTokens | None = None
     top_p: TopP | None = None
@@ -414,7 +449,7 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
     """Time limit of the whole call in seconds, including retries and fallbacks."""
     metadata: JsonObject = EMPTY_OBJECT
     session_id: str | None = None
-    extra: JsonObject = EMPTY_OBJECT
+    extra: ExtraField = EMPTY_OBJECT
     """Fields merged into the request body as they are."""
 
     if TYPE_CHECKING:
@@ -422,10 +457,14 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         _schema_json: dict[str, Any] = EMPTY_OBJECT
     else:
 
+        @property
+        def schema(self):
+            return self.output_schema
+
         @model_validator(mode="after")
         def _check(self):
             if len(self.tools) > 1:
-                _check_unique_names(self.tools)
+                check_unique_names(self.tools)
             return self
 
     @property
@@ -452,11 +491,3 @@ class AgentRequest(Value, frozen=True, extra="forbid"):
         if self.input is None:
             return self.messages
         return (*self.messages, Message(Role.USER, self.input))
-
-
-def _check_unique_names(tools: Sequence[RequestTool]) -> None:
-    named = [tool_name(tool) for tool in tools]
-    if len(set(named)) == len(named):
-        return
-    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
-        raise ValueError(f"tools: duplicate names {', '.join(twice)}; rename or remove one")

@@ -134,7 +134,9 @@ def check_keywords(owner: str) -> Callable[[F], F]:
         @wraps(target)
         def call(*args: Any, **options: Any) -> Any:
             if not known.issuperset(options):
-                check_options(options, known, owner)
+                names = dict.fromkeys(options)
+                options.clear()  # values may be secret, and would stay in this frame
+                check_options(names, known, owner)
             return target(*args, **options)
 
         return cast(F, call)

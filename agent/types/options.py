@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from os import PathLike
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..loop.hooks import AfterToolCall, BeforeToolCall, Hooks
     from ..loop.journal import Journal
     from ..middleware import Middleware
+    from ..routing.router_state import RouterState
     from ..routing.strategies import Strategy, StrategyFunction
     from ..tools.base import Isolation, Tool
     from .config import RetryConfig, Risk, ToolLoopConfig
@@ -58,8 +60,23 @@ class PlainFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # Any: functions of every signature become tools
 
 
-ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | RequestTool"
-"""A tool, a function, or a description of a tool."""
+class ToolObject(Protocol):
+    """An object that describes itself as a tool, and is called with its input."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...  # Any: a JSON schema
+
+    def __call__(self, input: Any, /) -> Any: ...  # Any: values and awaitables of every type
+
+
+ToolLike: TypeAlias = "Tool[DepsT] | PlainFunction | ToolObject | RequestTool"
+"""A tool, a function, a callable object, or a description of a tool."""
 AnyTool: TypeAlias = "ToolLike | HasSpec"
 """A tool with any dependencies, or an object with a ToolSpec in `spec`."""
 
@@ -131,8 +148,8 @@ class RequestOptions(TypedDict, total=False):
     """Prompt cache for the conversation so far, at vendors that need a marker."""
     output_mode: OutputMode | None
     """How a schema is enforced: `native`, `tool` or `prompted`. By default the best that the model has."""
-    deadline: float | None
-    """Seconds for the whole call, including retries and fallbacks."""
+    deadline: float | Literal["24h"] | None
+    """Seconds for the whole call, including retries and fallbacks. `24h` lets a batch use a vendor's batch API."""
     metadata: Mapping[str, Any]  # Any: your own JSON data
     """Your own data, such as `user_id`, for spend limits and logs. Sent where the vendor has such a field."""
     session_id: str | None
@@ -205,6 +222,13 @@ class BatchOptions(CompleteOptions, total=False):
     """Stop after so many US dollars."""
     max_seconds: float | None
     """Stop after so many seconds."""
+
+
+class BatchJobOptions(CompleteOptions, total=False):
+    """Options of `submit_batch`. Those of requests apply to each request."""
+
+    folder: str | PathLike[str] | None
+    """Folder for the files of jobs. By default `batches` in AGENT_HOME, or in `~/.agent`."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -327,6 +351,8 @@ class RouteOptions(TypedDict, total=False):
     """Name of the router inside another router."""
     only: Sequence[str] | None
     """Names of the targets, or of their models, that may be used."""
+    state: str | RouterState | None
+    """Limits and health shared with routers of this name in other processes: a `redis://` URL, or a store."""
     middleware: Sequence[Middleware]
     """Middleware around every call; the first is outermost."""
     loop: ToolLoopConfig | None

@@ -12,9 +12,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    Required,
     TypeAlias,
-    TypedDict,
     Unpack,
     get_args,
     overload,
@@ -34,40 +32,36 @@ from .media import (
     DocumentContent,
     FileContent,
     ImageContent,
-    Origin,
     VideoContent,
+    expand_images,
     normalize_tag,
 )
 
 if TYPE_CHECKING:
+    from .media import CommonFields
 
-    class _CommonFields(TypedDict, total=False):
-        provider_data: Mapping[str, Any] | None
-        origin: Origin | None
-        cache: Literal["short", "long"] | None
-
-    class _ThinkingFields(_CommonFields, total=False):
-        type: Literal["thinking", "reasoning"]
+    class _TextFields(CommonFields, total=False):
+        type: Literal["text"]
         signature: str | None
-        id: str | None
-        encrypted_content: str | None
-        summary: Sequence[Mapping[str, Any]]
+        text_signature: str | None
+        citations: Sequence[Citation]
+
+    class _ThinkingFields(CommonFields, total=False):
+        type: Literal["thinking", "reasoning"]
+        thinking_signature: str | None
         redacted: bool
 
-    class _CallFields(_CommonFields, total=False):
+    class _CallFields(CommonFields, total=False):
         type: Literal["tool_call", "tool_use", "tool-call", "function"]
-        id: Required[str]
-        name: Required[str]
-        item_id: str | None
         signature: str | None
         invalid_arguments: str | None
+        partial_json: str | None
 
-    class _ResultFields(_CommonFields, total=False):
+    class _ResultFields(CommonFields, total=False):
         type: Literal["tool_result", "tool-result"]
         name: str | None
-        content: str | ContentPart | Sequence[ContentPart] | None
+        tool_name: str | None
         result: Any
-        is_error: bool
         details: Any
 
 
@@ -83,10 +77,19 @@ class TextContent(ContentPart, frozen=True):
     """Text, with citations and an optional signature."""
 
     __match_args__ = ("text",)
+    _positional: ClassVar[tuple[str, ...]] = ("text",)
     type: Literal["text"] = "text"
     text: str
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "text_signature"))
     citations: SequenceOf[Citation] = Field(default=(), exclude_if=lambda citations: not citations)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, text: str, **fields: Unpack[_TextFields]) -> None: ...
+
+    @property
+    def text_signature(self) -> str | None:
+        return self.signature
 
 
 Text = Annotated[str, BeforeValidator(_replace_none)]
@@ -97,15 +100,33 @@ class ThinkingContent(ContentPart, frozen=True):
     """A model's reasoning: visible text, and opaque data that must be sent back unchanged."""
 
     __match_args__ = ("thinking",)
+    _positional: ClassVar[tuple[str, ...]] = ("thinking", "signature", "id", "encrypted_content", "summary")
     if TYPE_CHECKING:
         type: Literal["thinking"] = "thinking"
         thinking: str
 
         @overload
-        def __init__(self, *, thinking: str, **fields: Unpack[_ThinkingFields]) -> None: ...
+        def __init__(
+            self,
+            thinking: str,
+            signature: str | None = ...,
+            id: str | None = ...,
+            encrypted_content: str | None = ...,
+            summary: Sequence[Mapping[str, Any]] = ...,
+            **fields: Unpack[_ThinkingFields],
+        ) -> None: ...
         @overload
-        def __init__(self, *, reasoning: str, **fields: Unpack[_ThinkingFields]) -> None: ...
-        def __init__(self, **fields: Any) -> None: ...
+        def __init__(
+            self,
+            *,
+            reasoning: str,
+            signature: str | None = ...,
+            id: str | None = ...,
+            encrypted_content: str | None = ...,
+            summary: Sequence[Mapping[str, Any]] = ...,
+            **fields: Unpack[_ThinkingFields],
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
 
     else:
         type: Annotated[Literal["thinking", "reasoning"], normalize_tag("thinking")] = "thinking"
@@ -120,6 +141,10 @@ class ThinkingContent(ContentPart, frozen=True):
     @property
     def reasoning(self) -> str:
         return self.thinking
+
+    @property
+    def thinking_signature(self) -> str:
+        return self.signature
 
 
 def _read_arguments(value: Any, check: Any) -> Any:
@@ -142,7 +167,7 @@ class ToolCall(ContentPart, frozen=True):
     """A model's request to call a tool."""
 
     __match_args__ = ("name", "arguments")
-    _keys: ClassVar[frozenset[str]] = frozenset(("type", "id", "name", "arguments", "input"))
+    _positional: ClassVar[tuple[str, ...]] = ("id", "name", "arguments", "item_id")
     _spellings = ("function",)
 
     if TYPE_CHECKING:
@@ -153,11 +178,24 @@ class ToolCall(ContentPart, frozen=True):
 
         @overload
         def __init__(
-            self, *, arguments: Mapping[str, Any] | str | None = ..., **fields: Unpack[_CallFields]
+            self,
+            id: str,
+            name: str,
+            arguments: Mapping[str, Any] | str | None = ...,
+            item_id: str | None = ...,
+            **fields: Unpack[_CallFields],
         ) -> None: ...
         @overload
-        def __init__(self, *, input: Mapping[str, Any] | str | None, **fields: Unpack[_CallFields]) -> None: ...
-        def __init__(self, **fields: Any) -> None: ...
+        def __init__(
+            self,
+            id: str,
+            name: str,
+            *,
+            input: Mapping[str, Any] | str | None,
+            item_id: str | None = ...,
+            **fields: Unpack[_CallFields],
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
 
     else:
         type: Annotated[Literal["tool_call", "tool_use", "tool-call", "function"], normalize_tag("tool_call")] = (
@@ -174,22 +212,23 @@ class ToolCall(ContentPart, frozen=True):
         def _flatten(cls, data):
             """Accept OpenAI's `{"id": …, "function": {"name": …, "arguments": …}}`."""
             if type(data) is dict and isinstance(data.get("function"), Mapping):
-                return {**data, **data["function"]}
+                return {**{key: value for key, value in data.items() if key != "function"}, **data["function"]}
             return data
 
     item_id: str | None = None
     signature: str | None = Field(default=None, validation_alias=AliasChoices("signature", "thought_signature"))
     invalid_arguments: str | None = None
     """The raw arguments if they are not a JSON object; `arguments` is empty then."""
+    partial_json: str | None = None
+    """The JSON text of the arguments received so far, while the call is streamed."""
 
     @property
     def input(self) -> dict[str, Any]:
         return self.arguments
 
-    def __getitem__(self, key: str) -> Any:
-        if key in self._keys:
-            return getattr(self, key)
-        raise KeyError(key)
+    @property
+    def thought_signature(self) -> str | None:
+        return self.signature
 
 
 class RefusalContent(ContentPart, frozen=True):
@@ -258,6 +297,7 @@ class ToolResult(ContentPart, frozen=True):
     """A tool's result: `result` is the return value, `content` is for the model, `details` for a UI only."""
 
     __match_args__ = ("tool_call_id", "content")
+    _positional: ClassVar[tuple[str, ...]] = ("tool_call_id", "content", "is_error")
     if TYPE_CHECKING:
         type: Literal["tool_result"] = "tool_result"
         tool_call_id: str
@@ -266,16 +306,38 @@ class ToolResult(ContentPart, frozen=True):
         result: Any = None
 
         @overload
-        def __init__(self, *, tool_call_id: str, **fields: Unpack[_ResultFields]) -> None: ...
+        def __init__(
+            self,
+            tool_call_id: str,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
+            is_error: bool = ...,
+            **fields: Unpack[_ResultFields],
+        ) -> None: ...
         @overload
-        def __init__(self, *, tool_use_id: str, **fields: Unpack[_ResultFields]) -> None: ...
-        def __init__(self, **fields: Any) -> None: ...
+        def __init__(
+            self,
+            *,
+            tool_use_id: str,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
+            is_error: bool = ...,
+            **fields: Unpack[_ResultFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            *,
+            id: str,
+            content: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] | None = ...,
+            is_error: bool = ...,
+            **fields: Unpack[_ResultFields],
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
 
     else:
         type: Annotated[Literal["tool_result", "tool-result"], normalize_tag("tool_result")] = "tool_result"
         tool_call_id: str = Field(validation_alias=AliasChoices("tool_call_id", "tool_use_id", "id"))
         name: str | None = Field(default=None, validation_alias=AliasChoices("name", "tool_name"))
-        content: str | tuple[ResultPart, ...] = ""
+        content: str | SequenceOf[ResultPart] = ""
         result: Json = None
 
         @model_validator(mode="before")
@@ -299,6 +361,10 @@ class ToolResult(ContentPart, frozen=True):
         return self.tool_call_id
 
     @property
+    def tool_name(self) -> str | None:
+        return self.name
+
+    @property
     def id(self) -> str:
         return self.tool_call_id
 
@@ -308,19 +374,21 @@ def _read_tool_result(data: dict[str, Any]) -> dict[str, Any]:
     if type(content) is str:
         return data
     if content is None:
-        return {**data, "content": _render_result(data.get("result"))}
+        return {**data, "content": render_value(data.get("result"))}
     if isinstance(content, Mapping | ContentPart):
-        return {**data, "content": (content,)}
+        content = (content,)
+    if isinstance(content, list | tuple):
+        return {**data, "content": tuple(single for part in content for single in expand_images(part))}
     return data
 
 
-def _render_result(result: Any) -> str:
+def render_value(result: Any) -> str:
     if result is None:
         return ""
     return result if isinstance(result, str) else to_json(result, fallback=str, bytes_mode="base64").decode()
 
 
-Part: TypeAlias = Annotated[
+ContentBlock: TypeAlias = (
     TextContent
     | ThinkingContent
     | ToolCall
@@ -334,18 +402,19 @@ Part: TypeAlias = Annotated[
     | FileContent
     | SearchResultContent
     | RefusalContent
-    | VendorContent,
-    Field(discriminator="type"),
-]
-ContentBlock: TypeAlias = Part
-MessageContent: TypeAlias = Part
+    | VendorContent
+)
+"""Every class of content part, for `isinstance`."""
+MessageContent: TypeAlias = ContentBlock
+Part: TypeAlias = Annotated[ContentBlock, Field(discriminator="type")]
+"""A content part, for fields of pydantic models: the class follows from `type`."""
 ToolUseContent = ToolCall
 ToolCallContent = ToolCall
 ToolResultContent = ToolResult
 Image = ImageContent
 
 ContentPart._union = Part
-for _class in get_args(get_args(Part)[0]):
+for _class in get_args(ContentBlock):
     for _tag in get_args(_class.model_fields["type"].annotation):
         CLASS_OF_TAG[_tag] = _class
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_arg
 from pydantic import Field, computed_field, model_validator
 from typing_extensions import TypeVar, override
 
-from ._base import EMPTY_OBJECT, Accepts, Json, JsonObject, SequenceOf, get_slot
+from ._base import EMPTY_OBJECT, EMPTY_SEQUENCE, Accepts, Json, JsonObject, SequenceOf, get_slot
 from .media import ContentPart
 from .messages import Message, Role
 from .parts import Part, RefusalContent, TextContent, ThinkingContent, ToolCall
@@ -35,7 +35,7 @@ _OTHER_NAMES: dict[FinishReason, str] = {
 }
 _FINISH: dict[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 _FINISH.update({name: reason for reason, names in _OTHER_NAMES.items() for name in names.split()})
-_NO_CONTENT: Any = ()
+_NO_CONTENT: Any = EMPTY_SEQUENCE
 _NO_OUTPUT: Any = None
 _NO_ROUTE: Any = Route()
 _CANONICAL = frozenset(get_args(FinishReason))
@@ -69,7 +69,7 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     request_id: str | None = None
     id: str | None = None
     """The vendor's response id."""
-    warnings: SequenceOf[str] = ()
+    warnings: SequenceOf[str] = EMPTY_SEQUENCE
     """Parts of the request that the codec dropped or changed."""
     logprobs: SequenceOf[JsonObject] = ()
     """Log probabilities of text tokens, if requested: `token`, `logprob`, and `top` with alternatives."""
@@ -214,8 +214,6 @@ def _add_tag(call: Any) -> Any:
 
 
 def _normalize_stop_reason(data: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Translate a vendor's stop reason; an unknown one becomes `other` and is kept in `raw_stop_reason`."""
-    known = _FINISH.get(reason.lower())
-    if known is not None:
-        return {**data, "stop_reason": known}
-    return {**data, "stop_reason": "other", "raw_stop_reason": data.get("raw_stop_reason") or reason}
+    """Translate a vendor's stop reason, kept in `raw_stop_reason`; an unknown one becomes `other`."""
+    known = _FINISH.get(reason.lower(), "other")
+    return {**data, "stop_reason": known, "raw_stop_reason": data.get("raw_stop_reason") or reason}

@@ -10,6 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
+from ..errors import printable
 from ._base import Value, align_columns
 from .messages import Seconds
 from .usage import Priced, Usage
@@ -114,6 +115,7 @@ class Route(tuple[Attempt, ...]):
         return self._candidates
 
     @override
+    @printable
     def __str__(self) -> str:
         parts = [candidates_table(self.candidates)] if self.candidates else []
         parts.append(attempts_table(self))
@@ -225,7 +227,7 @@ class RateLimit(Value, frozen=True, extra="forbid"):
 
 
 class SpendLimit(Value, frozen=True, extra="forbid"):
-    """Spend limit. The maximum cost of a request is reserved before it is sent."""
+    """Spend limit. The expected cost of a request is reserved before it is sent."""
 
     dollars: float = Field(gt=0, allow_inf_nan=False)
     per: str | None = None

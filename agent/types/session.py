@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from ._base import EMPTY_OBJECT, Accepts, JsonObject, SequenceOf, Utc, Value
+from ._base import EMPTY_OBJECT, EMPTY_SEQUENCE, Accepts, JsonObject, SequenceOf, Utc, Value
 from .media import ContentPart
 from .messages import Message, Role
 from .parts import Part, TextContent
@@ -21,7 +21,7 @@ class Session(Value, frozen=True):
 
     id: str
     title: str = ""
-    messages: SequenceOf[Message] = ()
+    messages: SequenceOf[Message] = EMPTY_SEQUENCE
     created_at: Utc | None = Field(default=None, validation_alias=AliasChoices("created_at", "createdAt"))
     updated_at: Utc | None = Field(default=None, validation_alias=AliasChoices("updated_at", "updatedAt"))
 
@@ -63,15 +63,27 @@ class SystemPrompt(Value, frozen=True):
     """A system prompt that applies from this node on."""
 
     __match_args__ = ("content",)
+    _positional: ClassVar[tuple[str, ...]] = ("content",)
     type: Literal["system_prompt"] = "system_prompt"
     content: str
+
+    if TYPE_CHECKING:
+
+        def __init__(self, content: str, *, type: Literal["system_prompt"] = ...) -> None: ...
 
 
 class ToolDefinitions(Value, frozen=True):
     """Tools available from this node on."""
 
+    _positional: ClassVar[tuple[str, ...]] = ("tools",)
     type: Literal["tool_definitions"] = "tool_definitions"
-    tools: SequenceOf[ToolSpec] = ()
+    tools: SequenceOf[ToolSpec] = EMPTY_SEQUENCE
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, tools: Sequence[ToolSpec | Mapping[str, Any]] = ..., *, type: Literal["tool_definitions"] = ...
+        ) -> None: ...
 
 
 def _read_result(value: Any) -> Any:
@@ -85,26 +97,46 @@ def _read_usage(value: Any) -> Any:
 
 
 ResultParts: TypeAlias = Annotated[SequenceOf[Part], BeforeValidator(_read_result)]
-_NO_PARTS: Any = ()
+_NO_PARTS: Any = EMPTY_SEQUENCE
 
 
 class ToolExecution(Value, frozen=True):
     """A tool execution, shown in drawings of the graph and never sent to a model."""
 
+    _positional: ClassVar[tuple[str, ...]] = ("tool_name", "tool_use_id", "result", "is_error")
     type: Literal["tool_execution"] = "tool_execution"
     tool_name: str
     tool_use_id: str
     result: Accepts[ResultParts, str | ContentPart | Sequence[ContentPart]] = _NO_PARTS
     is_error: bool = False
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            tool_name: str,
+            tool_use_id: str,
+            result: str | ContentPart | Sequence[ContentPart | Mapping[str, Any]] = ...,
+            is_error: bool = ...,
+            *,
+            type: Literal["tool_execution"] = ...,
+        ) -> None: ...
+
 
 class StopReason(Value, frozen=True):
     """Why a run ended, and its usage."""
 
     __match_args__ = ("reason",)
+    _positional: ClassVar[tuple[str, ...]] = ("reason", "usage")
     type: Literal["stop_reason"] = "stop_reason"
     reason: str
     usage: Accepts[Annotated[JsonObject, BeforeValidator(_read_usage)], Mapping[str, Any] | Usage] = EMPTY_OBJECT
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, reason: str, usage: Mapping[str, Any] | Usage = ..., *, type: Literal["stop_reason"] = ...
+        ) -> None: ...
 
 
 NodeData: TypeAlias = Message | SystemPrompt | ToolDefinitions | ToolExecution | StopReason

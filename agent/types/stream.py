@@ -10,6 +10,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
+from ..errors import printable
 from ._base import FrozenDict, JsonObject, Value
 from .media import ImageContent
 from .parts import Part, ToolCall
@@ -297,6 +298,7 @@ class StreamEvent(metaclass=_EventMeta):
         return self
 
     @override
+    @printable
     def __repr__(self) -> str:
         pairs = ", ".join(f"{name}={value!r}" for name, value in self._values().items() if value is not None)
         return f"{type(self).__name__}({pairs})"

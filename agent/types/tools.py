@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
-from .media import CacheHint
+from .media import CacheHint, ExtraValue
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
 
@@ -18,9 +28,20 @@ _UNSET: Any = None
 __all__ = ["ToolCall", "ToolDefinition", "ToolResult", "ToolSpec"]
 
 
-class ToolSpec(Value, frozen=True):
+if TYPE_CHECKING:
+
+    class _SpecFields(TypedDict, total=False):
+        function: Any
+        is_async: bool
+        cache: Literal["short", "long"] | None
+        strict: bool | None
+        extra: Mapping[str, Any]
+
+
+class ToolSpec(ExtraValue, frozen=True):
     """Description of a tool for the model. `function` is the implementation: never dumped or printed."""
 
+    _positional = ("name", "description", "parameters")
     _spellings = ("type",)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")
     description: str = ""
@@ -37,7 +58,24 @@ class ToolSpec(Value, frozen=True):
     """Vendor-specific settings, sent as they are. Unknown keys of a tool dict are collected here."""
 
     if TYPE_CHECKING:
-        input_schema: JsonObject = EMPTY_OBJECT
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            description: str = ...,
+            parameters: Mapping[str, Any] = ...,
+            **fields: Unpack[_SpecFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self, name: str, description: str = ..., *, input_schema: Mapping[str, Any], **fields: Unpack[_SpecFields]
+        ) -> None: ...
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
+
+        @property
+        def input_schema(self) -> dict[str, Any]: ...
+
     else:
 
         @property
@@ -219,6 +257,9 @@ def _read_tool(value: Any, check: Any) -> Any:
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
         return spec
+    if isinstance(schema := getattr(value, "input_schema", None), Mapping) and hasattr(value, "name"):
+        described = getattr(value, "description", "")
+        return ToolSpec(name=value.name, description=described, parameters=schema, function=value)
     if not isinstance(value, Mapping) or not value:
         kind = type(value).__name__
         raise ValueError(f"expected a ToolSpec, an object with a `spec`, or a tool dict; got {kind}")
@@ -246,3 +287,11 @@ OfferedTool = Annotated[ToolSpec | BuiltinTool | JsonObject, WrapValidator(_read
 def tool_name(tool: RequestTool) -> str | None:
     """Return the name of an offered tool; None for a dict without one."""
     return tool.get("name") if isinstance(tool, Mapping) else tool.name
+
+
+def check_unique_names(tools: Sequence[RequestTool]) -> None:
+    named = [tool_name(tool) for tool in tools]
+    if len(set(named)) == len(named):
+        return
+    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
+        raise ValueError(f"tools: duplicate names {', '.join(twice)}; rename or remove one")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, mod
 from pydantic_core import InitErrorDetails
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, FrozenDict, JsonObject, Value
+from ._base import EMPTY_OBJECT, FrozenDict, JsonObject, Value, Vocabulary
 
 _PROMPT = ("prompt_tokens",)
 _UNCACHED = ("input_tokens", "input")
@@ -34,6 +34,31 @@ _OWN_NAMES = frozenset(
         "billed",
     )
 )
+
+_INPUT_DETAILS = {
+    "cached_tokens": "cache_read_tokens",
+    "cache_write_tokens": "cache_write_tokens",
+    "audio_tokens": "input_audio_tokens",
+    "image_tokens": "input_image_tokens",
+}
+_OUTPUT_DETAILS = {
+    "reasoning_tokens": "reasoning_tokens",
+    "audio_tokens": "output_audio_tokens",
+    "image_tokens": "output_image_tokens",
+}
+_NESTED = {
+    "prompt_tokens_details": _INPUT_DETAILS,
+    "input_tokens_details": _INPUT_DETAILS,
+    "completion_tokens_details": _OUTPUT_DETAILS,
+    "output_tokens_details": _OUTPUT_DETAILS,
+    "cache_creation": {
+        "ephemeral_5m_input_tokens": "cache_write_5m_tokens",
+        "ephemeral_1h_input_tokens": "cache_write_1h_tokens",
+    },
+    "server_tool_use": {"web_search_requests": "web_searches"},
+}
+"""Names of nested counts, by the object that holds them. Counts without a field become details."""
+_EXCLUSIVE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -57,6 +82,7 @@ def _sum_tokens(data: dict[str, Any]) -> int:
 class Usage(Value, frozen=True):
     """Token usage. `prompt_tokens` = uncached tokens + cache reads + cache writes."""
 
+    _positional = _EXCLUSIVE
     _spellings = (*_UNCACHED, *_OUTPUT, *_CACHE_READ, *_CACHE_WRITE)
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
@@ -74,14 +100,37 @@ class Usage(Value, frozen=True):
 
     if TYPE_CHECKING:
         # Alternative spellings, accepted by the constructor and available as properties.
-        input_tokens: int = 0
-        output_tokens: int = 0
-        cache_creation_input_tokens: int = 0
-        cache_read_input_tokens: int = 0
-        input: int = 0
-        output: int = 0
-        cache_read: int = 0
-        cache_write: int = 0
+        input_tokens: int
+        output_tokens: int
+        cache_creation_input_tokens: int
+        cache_read_input_tokens: int
+        input: int
+        output: int
+        cache_read: int
+        cache_write: int
+
+        def __init__(
+            self,
+            input_tokens: int = ...,
+            output_tokens: int = ...,
+            cache_creation_input_tokens: int = ...,
+            cache_read_input_tokens: int = ...,
+            *,
+            prompt_tokens: int = ...,
+            completion_tokens: int = ...,
+            cache_read_tokens: int = ...,
+            cache_write_tokens: int = ...,
+            reasoning_tokens: int = ...,
+            total_tokens: int = ...,
+            details: Mapping[str, Any] = ...,
+            billed: float | None = ...,
+            estimated: bool = ...,
+            input: int = ...,
+            output: int = ...,
+            cache_read: int = ...,
+            cache_write: int = ...,
+        ) -> None: ...
+
     else:
 
         @model_validator(mode="before")
@@ -131,13 +180,13 @@ class Usage(Value, frozen=True):
         `prompt` includes the cache counts, which are capped to it. Reasoning tokens are added to the completion if the
         numbers show that the vendor counts them separately.
         """
-        prompt = _at_least_zero(prompt)
-        completion = _at_least_zero(completion)
-        reasoning = _at_least_zero(reasoning)
-        total = _at_least_zero(total)
+        prompt = max(prompt or 0, 0)
+        completion = max(completion or 0, 0)
+        reasoning = max(reasoning or 0, 0)
+        total = max(total or 0, 0)
         if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
             completion += reasoning
-        read = min(_at_least_zero(cache_read), prompt)
+        read = min(max(cache_read or 0, 0), prompt)
         more: dict[str, Any] = {}
         if details:
             more["details"] = FrozenDict(
@@ -149,7 +198,7 @@ class Usage(Value, frozen=True):
             prompt_tokens=prompt,
             completion_tokens=completion,
             cache_read_tokens=read,
-            cache_write_tokens=min(_at_least_zero(cache_write), prompt - read),
+            cache_write_tokens=min(max(cache_write or 0, 0), prompt - read),
             reasoning_tokens=reasoning,
             total_tokens=max(total, prompt + completion),
             **more,
@@ -163,8 +212,10 @@ class Usage(Value, frozen=True):
         return super().model_copy(update=update, deep=deep)
 
     @override
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
         """Return exclusive counts. `from_dict` restores an equal value."""
+        if vocabulary is not None:
+            return super().to_dict(vocabulary=vocabulary)
         counts: dict[str, Any] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.completion_tokens,
@@ -217,12 +268,10 @@ def _merge_counts(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return FrozenDict([(name, one.get(name, 0) + other.get(name, 0)) for name in {**one, **other}])
 
 
-def _at_least_zero(count: int | None) -> int:
-    return count if count is not None and count > 0 else 0
-
-
 def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
     """Convert alternative spellings to the field names of `Usage`."""
+    if not _NESTED.keys().isdisjoint(data):
+        data = _flatten(data)
     read = _first(data, _CACHE_READ)
     written = _first(data, _CACHE_WRITE)
     uncached = _first(data, _UNCACHED)
@@ -244,6 +293,25 @@ def _translate(data: Mapping[str, Any]) -> dict[str, Any]:
         "billed": data.get("billed"),
     }
     return {name: value for name, value in counts.items() if value is not None}
+
+
+def _flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Move nested counts to the top. Beside `input_tokens_details`, `input_tokens` includes cached tokens."""
+    flat = {name: value for name, value in data.items() if name not in _NESTED}
+    if isinstance(data.get("input_tokens_details"), Mapping) and "prompt_tokens" not in flat:
+        flat["prompt_tokens"] = flat.pop("input_tokens", None)
+    details: dict[str, Any] = {}
+    for group, names in _NESTED.items():
+        nested = data.get(group)
+        for key, count in nested.items() if isinstance(nested, Mapping) else ():
+            name = names.get(str(key), str(key))
+            if name in _OWN_NAMES:
+                flat.setdefault(name, count)
+            elif count:
+                details[name] = count
+    if details:
+        flat["details"] = {**details, **(data.get("details") or {})}
+    return flat
 
 
 def _first(data: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
@@ -321,7 +389,8 @@ class Priced(Value, frozen=True):
 
         def __init__(self, /, **data):
             __tracebackhide__ = True
-            costs = [data.pop(name, None) for name in self._cost_fields]
+            known = not data.keys().isdisjoint(self._cost_fields)
+            costs = [data.pop(name, None) for name in self._cost_fields] if known else []
             self.__pydantic_validator__.validate_python(data, self_instance=self)
             self._set_cost(_UNKNOWN if costs.count(None) == len(costs) else LazyCost(*_check_cost(self, costs)))
 

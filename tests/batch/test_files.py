@@ -397,16 +397,16 @@ def test_an_interrupt_while_an_answer_is_written_down_does_not_lose_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.jsonl").write_text('"one"\n"two"\n"three"\n', "utf-8")
-    write, times = files._Run._write, 0
+    write, times = files.FileRun._write, 0
 
-    def interrupt(run: files._Run, item: Any) -> None:
+    def interrupt(run: files.FileRun, item: Any) -> None:
         nonlocal times
         times += 1
         if times == 2:
             raise KeyboardInterrupt
         write(run, item)
 
-    monkeypatch.setattr(files._Run, "_write", interrupt)
+    monkeypatch.setattr(files.FileRun, "_write", interrupt)
     with pytest.raises(BatchInterrupted) as caught:
         run_file(scripted_agent(), tmp_path / "in.jsonl", tmp_path / "out.jsonl", concurrency=1)
     numbers = [json.loads(line)["line"] for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]

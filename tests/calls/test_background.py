@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, RetryConfig, Router, ToolCall, ToolSpec, errors
-from agent.calls import call as polling
+from agent.calls import background as polling
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Cache, Redaction
 from agent.testing import LoopbackServer, Simulation, VendorScript, simulate

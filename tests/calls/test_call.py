@@ -229,12 +229,10 @@ def test_a_failing_status_is_a_typed_error(
         b'{"choices": [{"message": "x"}]}',
         b'{"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]',
         b'{"id": "x"}',
-        b'{"choices": [{"message": {"content": ["x"]}}]}',
         b"\xff\xfe",
         b'{"choices": [{"message": {"content": NaN}}]}',
         b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}",
         b'{"choices": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
-        b'{"choices": [{"message": {"content": "\\ud800"}, "finish_reason": "stop"}]}',
         b'{"usage": ' + b"1" * 5000 + b"}",
     ],
     ids=lambda body: repr(body[:30]),
@@ -284,14 +282,13 @@ def test_a_stream_that_never_begins_is_a_protocol_error(drive: Driver, pieces: l
     [
         [],
         [Piece(errors.ConnectionError("reset"), 0.01)],
-        sse(delta("!", "stop")),
         sse(DONE),
         sse({"error": {"message": "boom", "code": 500}}),
         [b"data: {half"],
         [b"data: nonsense\n\n"],
         sse(delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}])),
     ],
-    ids=["clean", "reset", "no-done", "no-finish", "error-event", "half-event", "nonsense", "half-call"],
+    ids=["clean", "reset", "no-finish", "error-event", "half-event", "nonsense", "half-call"],
 )
 def test_a_stream_that_breaks_off_is_an_error_with_what_had_arrived(drive: Driver, rest: list[Any]) -> None:
     outcome = drive.stream(lambda request: Answer([*sse(delta("Hello"), delta(" wor")), *rest]))

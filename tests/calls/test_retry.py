@@ -6,7 +6,7 @@ import pytest
 
 from agent import RetryConfig, errors
 from agent.engine.wire import Answer
-from agent.testing import Script, scripted_agent
+from agent.testing import Script, VendorScript, scripted_agent
 from tests.support.drivers import Driver
 
 QUICK = RetryConfig(max_retries=2, initial_delay=0.01, max_delay=0.02)
@@ -103,3 +103,28 @@ def test_a_connection_that_cannot_be_made_is_tried_again(drive: Driver) -> None:
     response = drive.complete(script, retry=QUICK).ok
     assert response.text == "here"
     assert [attempt.error for attempt in response.route] == ["ConnectionError", None]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["complete", "stream"])
+def test_retries_of_a_call_have_the_same_idempotency_key_and_other_calls_another(
+    drive: Driver, api: str, streaming: bool
+) -> None:
+    keys = []
+    for _ in range(2):
+        script = VendorScript(errors.OverloadedError("busy"), errors.OverloadedError("busy"), "here")
+        call = drive.stream if streaming else drive.complete
+        outcome = call(script, agent=f"{api}:m", retry=QUICK)
+        assert outcome.ok.text == "here"
+        headers = [dict((*request.headers, *request.call_headers)) for request in outcome.requests]
+        sent = [each.get(b"idempotency-key") for each in headers]
+        assert len(sent) == 3
+        assert len({*sent}) == 1
+        keys += sent[:1]
+    assert len({*keys}) == (1 if api == "anthropic" else 2)
+    assert (None in keys) == (api == "anthropic"), "its SDK sends none"
+
+
+def test_a_given_idempotency_key_is_sent(drive: Driver) -> None:
+    outcome = drive.complete(Script("here"), headers={"Idempotency-Key": "mine"})
+    assert [value for name, value in outcome.requests[0].headers if name == b"idempotency-key"] == [b"mine"]

@@ -235,3 +235,25 @@ def test_interrupts_at_random_moments_leave_nothing(rng: random.Random) -> None:
     assert outcome["errors"] == [], done.stderr
     assert outcome["hits"] > 15
     assert outcome["open"] == 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "step"),
+    [
+        ("ours", 211),
+        ("all", 20_011),
+        pytest.param("ours", 3, marks=pytest.mark.soak),
+        pytest.param("all", 331, marks=pytest.mark.soak),
+    ],
+)
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="counts descriptors")
+def test_an_interrupt_of_the_first_batch_leaves_nothing_and_breaks_no_later_one(
+    scope: str, step: int, vendor: LoopbackServer, rng: random.Random
+) -> None:
+    first = rng.randrange(1, step + 1)
+    command = [sys.executable, "-m", "tests.engine.interrupted_batches", vendor.url, scope, str(first), str(step)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500, cwd=Path(__file__).parents[2])
+    outcome = json.loads(done.stdout)
+    print(f"{outcome['cases']} interrupts")
+    assert outcome["broken"] == [], done.stderr
+    assert outcome["cases"] >= 5

@@ -24,7 +24,18 @@ from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
-from tests.engine.play import agent_at, completion, cut, error_reply, stall, without_gc
+from tests.engine.play import (
+    NO_TLS,
+    agent_at,
+    completion,
+    cut,
+    error_reply,
+    stall,
+    stream_or_whole,
+    tokens,
+    whole,
+    without_gc,
+)
 from tests.support.drivers import Driver, make_transport, run_and_leave_nothing
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +98,31 @@ def test_many_event_loops_one_after_the_other_leave_nothing(vendor: LoopbackServ
     known = transport._loops
     assert known is not None
     assert len(known.by_loop) <= 1
+
+
+def test_dropped_transports_close_their_connections(drive_http: Driver, vendor: LoopbackServer) -> None:
+    dropped: list[weakref.ref[object]] = []
+
+    async def use_and_drop() -> None:
+        transport = drive_http.transport(proxy=False, ssl_context=NO_TLS)
+        agent = agent_at(vendor, transport=transport)
+        if drive_http.awaits:
+            await agent.acomplete("hi")
+            await agent.astream("hi").collect()
+        else:
+            agent.complete("hi")
+            agent.stream("hi").collect()
+        dropped.append(weakref.ref(transport))
+
+    async def main() -> None:
+        for _ in range(20):
+            await use_and_drop()
+        while vendor.open_connections:
+            await asyncio.sleep(0.005)
+
+    with without_gc():
+        asyncio.run(asyncio.wait_for(main(), 20))
+    assert [transport() for transport in dropped] == [None] * 20
 
 
 @pytest.mark.parametrize("carrier", ["http", "httpx"])
@@ -177,6 +213,105 @@ def test_a_loop_that_forks_leaves_its_parent_alone(vendor: LoopbackServer, carri
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+@pytest.mark.parametrize("form", ["stream", "astream", "run_stream", "batch_stream"])
+def test_a_forked_child_cannot_read_a_stream_of_its_parent(carrier: str, form: str) -> None:
+    """It would take pieces from the shared connection, which the parent would miss."""
+    text = "".join(f"t{number} " for number in range(20))
+
+    def answer(request: WireRequest) -> Answer:
+        return tokens(20, 0.01) if b'"stream":true' in request.body else whole(text, after=0.05)
+
+    with LoopbackServer(answer) as server:
+        url = f"{server.url}/v1"
+        done = run_script(f"""
+            import asyncio, os
+            from agent import Agent, errors
+            agent = Agent("openai-chat:m", api_key="k", base_url="{url}", max_retries=0, transport="{carrier}")
+
+            def fork(read_rest):
+                child = os.fork()
+                if child == 0:
+                    try:
+                        read_rest()
+                    except errors.ConfigurationError as error:
+                        assert "parent process" in str(error)
+                        os._exit(0)
+                    os._exit(1)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child read the stream"
+
+            async def read():
+                stream = agent.astream("hi")
+                iterator = aiter(stream)
+                await anext(iterator)
+
+                async def read_rest():
+                    async for _ in iterator:
+                        pass
+
+                fork(lambda: asyncio.new_event_loop().run_until_complete(read_rest()))
+                await read_rest()
+                return stream.response.text
+
+            if "{form}" == "astream":
+                assert asyncio.run(read()) == {text!r}
+            else:
+                options = {{"concurrency": 1}} if "{form}" == "batch_stream" else {{}}
+                stream = agent.{form}(["hi", "hi"] if options else "hi", **options)
+                iterator = iter(stream)
+                events = [next(iterator)]
+                fork(lambda: (list(iterator), stream.result))
+                events += iterator
+                if options:
+                    assert [item.unwrap().text for item in events] == [{text!r}, {text!r}]
+                else:
+                    assert (stream.result if "{form}" == "run_stream" else stream.response).text == {text!r}
+            print("fine")
+        """)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+SPAWNER = """
+import asyncio, multiprocessing, sys
+from agent import Agent
+
+def ask(agent):
+    async def both():
+        return (await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text
+    return (agent.complete("hi").text, agent.stream("hi").collect().text, *asyncio.run(both()))
+
+if __name__ == "__main__":
+    agent = Agent("openai-chat:m", api_key="k", base_url=sys.argv[1], max_retries=0, transport=sys.argv[2])
+    assert agent.complete("hi").text == "hello"
+    stream = iter(agent.stream("hi"))
+    next(stream)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for answers in pool.map(ask, [agent, agent, agent]):
+            assert answers == ("hello", "t0 t1 t2 ") * 2, answers
+    list(stream)
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_spawned_processes_use_an_agent_beside_their_parent(
+    vendor: LoopbackServer, carrier: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPAWNER)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program), f"{vendor.url}/v1", carrier],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "sk-env"},
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+    keys = {dict(request.headers)[b"authorization"] for request in vendor.requests}
+    assert keys == {b"Bearer k", b"Bearer sk-env"}, "the parent's key was not pickled"
+
+
 def test_an_agent_can_be_pickled_without_its_key_or_connections(
     vendor: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +388,52 @@ started = time.monotonic()
         assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
         assert time.monotonic() - started < 4, "2 s, and as much for starting Python on a busy machine"
         assert server.wait_until(lambda: server.open_connections == 0)
+
+
+CALLS_AT_EXIT = {
+    "complete": "agent.complete('hi')",
+    "stream": "agent.stream('hi').collect()",
+    "batch": "agent.batch(['hi']).unwrap()",
+    "an async tool": "agent.run('hi', tools=[lookup])",
+    "a race": "Router([agent, agent.with_config(model='other')], race=2).complete('hi')",
+    "acomplete": "asyncio.run(agent.acomplete('hi'))",
+    "httpx": "through_httpx.complete('hi')",
+}
+
+
+@pytest.mark.parametrize("call", CALLS_AT_EXIT.values(), ids=CALLS_AT_EXIT.keys())
+def test_a_call_in_a_finalizer_at_exit_ends_with_an_answer_or_an_error(call: str) -> None:
+    """Threads no longer run then: waiting for a name lookup, a worker or an event loop would never end."""
+    with LoopbackServer(stream_or_whole) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        done = run_script(
+            f"""
+            import asyncio, gc, sys, warnings
+            from agent import Agent, Router, errors
+            warnings.simplefilter("ignore")
+            agent = Agent("openai-chat:m", api_key="k", base_url="{url}/v1", max_retries=0)
+            through_httpx = Agent("openai-chat:m", api_key="k", base_url="{url}/v1", transport="httpx")
+            async def lookup(): "Look something up."
+
+            class AtExit:
+                def __init__(self): self.itself = self
+                def __del__(self):
+                    try:
+                        outcome = "an answer" if {call} else "nothing"
+                    except errors.Aborted:
+                        outcome = "an error"
+                    print(sys.is_finalizing(), outcome, flush=True)
+
+            at_exit = AtExit()
+            at_exit.__del__()  # imports everything: no module can be imported at the end
+            gc.disable()
+            del at_exit
+            gc.enable()
+            """
+        )
+    first, last = done.stdout.splitlines()
+    assert first == "False an answer"
+    assert last in ("True an answer", "True an error")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -14,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent import Agent, errors
+from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, Network, Piece, Script
-from agent.types import RetryConfig
+from agent.types import AgentResponse, RetryConfig
 from tests.engine.play import (
     END,
     PING,
@@ -309,6 +312,77 @@ def test_a_host_with_several_addresses_is_reached_at_the_one_that_answers(
 
 
 # In a crowd
+
+
+@pytest.mark.parametrize("cases", [60, pytest.param(3000, marks=pytest.mark.soak)])
+def test_no_call_succeeds_after_its_deadline(drive_real: Driver, cases: int, rng: random.Random) -> None:
+    """However late, slow or large the answer is, and whatever else keeps the machine busy."""
+
+    def answer(request: WireRequest) -> Answer:
+        seconds, size, streaming = (
+            rng.uniform(0, 0.25),
+            rng.choice([10, 100_000, 8_000_000]),
+            b'"stream":true' in request.body,
+        )
+        if not streaming:
+            return whole("[1]" if b"json" in request.body else "x" * size, after=seconds)
+        return sse(*(Piece(token("x" * 50), seconds / 5) for _ in range(5)), END)
+
+    late: list[float] = [-1.0]
+    outcomes: Counter[str] = Counter()
+
+    def record(form: str, deadline: float, outcome: AgentResponse | errors.AgentError) -> None:
+        if isinstance(outcome, errors.AgentError):
+            assert getattr(outcome, "deadline", False), repr(outcome)
+            outcomes["timeout"] += 1
+        else:
+            assert outcome.latency_ms is not None
+            outcomes["success"] += 1
+            slack = 0.1 if form == "stream" else 0.0  # the time to hand out its last events
+            late.append(outcome.latency_ms / 1000 - deadline - slack)
+
+    def send(form: str, deadline: float) -> None:
+        try:
+            match form:
+                case "stream":
+                    record(form, deadline, agent.stream("hi", deadline=deadline).collect())
+                case "json":
+                    record(form, deadline, agent.json("hi", schema={"type": "array"}, deadline=deadline))
+                case _:
+                    record(form, deadline, agent.complete("hi", deadline=deadline))
+        except errors.AgentError as error:
+            record(form, deadline, error)
+
+    async def asend(form: str, deadline: float) -> None:
+        try:
+            match form:
+                case "stream":
+                    record(form, deadline, await agent.astream("hi", deadline=deadline).collect())
+                case "json":
+                    record(form, deadline, await agent.ajson("hi", schema={"type": "array"}, deadline=deadline))
+                case _:
+                    record(form, deadline, await agent.acomplete("hi", deadline=deadline))
+        except errors.AgentError as error:
+            record(form, deadline, error)
+
+    async def main(planned: list[tuple[str, float]]) -> None:
+        await asyncio.gather(*(asend(form, deadline) for form, deadline in planned))
+
+    agent = agent_at(drive_real.serve(answer))
+    forms = ["complete", "stream", "json"]
+    for _ in range(cases // 20):
+        planned = [(rng.choice(forms), rng.uniform(0.1, 0.5)) for _ in range(20)]
+        if drive_real.awaits:
+            run_and_leave_nothing(main(planned))
+        else:
+            threads = [threading.Thread(target=send, args=one) for one in planned]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    print(f"{cases} calls, {dict(outcomes)}; the latest success {1000 * max(late):.1f} ms after its deadline")
+    assert outcomes.total() == cases // 20 * 20
+    assert max(late) <= 0
 
 
 def test_deadlines_are_exact_for_60_threads_at_once() -> None:

@@ -20,6 +20,7 @@ from inline_snapshot import snapshot
 from agent import errors, tool
 from agent.graph import DAG, Node
 from agent.graph.node import NO_RESULT, linearize
+from agent.testing import scripted_agent
 from agent.types import (
     AgentResponse,
     Message,
@@ -83,6 +84,40 @@ def test_nodes_know_their_ancestors_prompt_tools_and_messages() -> None:
     assert head.get_system_prompt() == dag.get_system_prompt() == "Be brief.\n\nBe kind."
     assert [offered["name"] for offered in head.get_tools()] == ["look"]
     assert [message.text for message in head.to_messages()] == ["Hi", "Hello!"]
+
+
+def test_a_node_freezes_its_parents_and_metadata() -> None:
+    first = Node((), Message.user("Hi"))
+    parents, metadata = [first], {"usage": {"input_tokens": [1]}}
+    node = Node(parents, Message.assistant("Hello"), metadata=metadata)  # type: ignore[arg-type]
+    parents.clear()
+    metadata["usage"]["input_tokens"].append(2)
+    assert node.parents == (first,)
+    assert node.metadata == {"usage": {"input_tokens": [1]}}
+    changed: Any = node.metadata
+    with pytest.raises(TypeError, match="read-only"):
+        changed["usage"]["input_tokens"].append(3)
+    assert first.child(Message.user("x"), tags=["a"]).metadata == {"tags": ["a"]}
+
+
+def test_each_id_is_among_the_ancestors_once_even_if_it_was_loaded_twice() -> None:
+    dag = DAG().user("Hi").assistant("Hello!")
+    loaded = DAG.from_dict(dag.to_dict())
+    assert loaded.head is not dag.head
+    merged = Node.with_parents([dag.head, loaded.head], Message.user("And?"))
+    assert [node.id for node in merged.ancestors()] == [*(node.id for node in dag.nodes()), merged.id]
+    assert [message.text for message in merged.to_messages()] == ["Hi", "Hello!", "And?"]
+    again = pickle.loads(pickle.dumps(merged))
+    assert [node.id for node in again.ancestors()] == [node.id for node in merged.ancestors()]
+    both = dag.merge(loaded).user("And?")
+    assert len(DAG.from_dict(both.to_dict())) == 3
+    assert str(both).count("Hello!") == both.mermaid().count("Hello!") == 1
+
+
+def test_the_graph_of_a_run_ends_with_its_stop_reason() -> None:
+    result = scripted_agent("Hello!").run(DAG().user("Hi"))
+    assert result.dag.head.data == StopReason("stop", result.usage or {})
+    assert texts(result.dag.user("And?")) == ["Hi", "Hello!", "And?"]
 
 
 def test_branches_share_everything_before_they_part() -> None:

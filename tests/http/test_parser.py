@@ -289,3 +289,13 @@ def test_a_request_is_one_that_h11_reads(url: str, host: bytes, line: bytes) -> 
     assert headers[b"accept-encoding"] == b"identity"
     assert bytes(data.data) == b"hello"
     assert written.startswith(line)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_other_methods_have_an_empty_body(method: str) -> None:
+    server = h11.Connection(our_role=h11.SERVER)
+    server.receive_data(RequestHead("http://host/a", (), method).encoded + b"0\r\n\r\n")
+    request = server.next_event()
+    assert isinstance(request, h11.Request)
+    assert request.method == method.encode()
+    assert isinstance(server.next_event(), h11.EndOfMessage)

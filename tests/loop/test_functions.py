@@ -107,6 +107,99 @@ def test_a_brought_stream_function_drives_the_loop() -> None:
     assert (options["temperature"], options["max_tokens"]) == (0.5, 9)
 
 
+class Generated:
+    """A stream response of dicts, whose `__aiter__` is an async generator."""
+
+    def __init__(self, message: dict[str, Any], *events: dict[str, Any]) -> None:
+        self._message = message
+        self._events = events
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        for event in self._events:
+            yield event
+
+    async def result(self) -> dict[str, Any]:
+        return self._message
+
+
+def test_events_and_messages_may_be_dicts_and_come_from_any_async_iterator() -> None:
+    written = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"place": "river"}}
+    answers = iter(
+        (
+            Generated(
+                {"role": "assistant", "content": [written]},
+                {"type": "message_start"},
+                {"type": "tool_call_start", "tool_call": {"id": "c1", "name": "look"}},
+                {"type": "tool_call_delta", "tool_call_delta": {"arguments": '{"place": '}},
+                {"type": "tool_call_delta", "tool_call_delta": {"arguments": '"river"}'}},
+                {"type": "tool_call_end", "tool_call": {**written, "type": "tool_call"}},
+            ),
+            Generated({"role": "assistant", "content": "Wet.", "stop_reason": "tired"}),
+        )
+    )
+
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> Any:
+        return next(answers)
+
+    async def execute(tool_call_id: str, arguments: dict[str, str]) -> str:
+        return f"saw the {arguments['place']}"
+
+    partial: list[str | None] = []
+
+    async def main() -> tuple[list[Any], Any]:
+        events = agent_loop(["Look."], AgentContext(tools=[AgentTool("look", execute=execute)]), config(), None, stream)
+        seen = []
+        async for event in events:
+            seen.append(event)
+            if event.type == "message_update" and event.message.tool_calls:
+                partial.append(event.message.tool_calls[0].partial_json)
+        return seen, await events.result()
+
+    seen, messages = asyncio.run(main())
+    assert partial == ["", '{"place": ', '{"place": "river"}', None]
+    assert messages[1].tool_calls == [ToolCall("c1", "look", {"place": "river"})]
+    assert [event.assistant_message_event.tool_result for event in seen if event.type == "message_update"][-1] == (
+        "saw the river"
+    )
+    assert messages[-1].stop_reason == "tired"
+
+
+def test_an_event_that_is_no_event_ends_the_run_with_a_typed_error() -> None:
+    async def stream(model: Model, context: Context, options: SimpleStreamOptions) -> Any:
+        return Generated({"role": "assistant", "content": ""}, {"type": "nonsense"})
+
+    async def main() -> Any:
+        return await agent_loop(["Hi"], AgentContext(), config(), None, stream).result()
+
+    assert "Invalid StreamEvent: type" in asyncio.run(main())[-1].error_message
+
+
+def test_an_event_of_asyncio_aborts_the_loop() -> None:
+    async def main() -> Any:
+        abort = asyncio.Event()
+
+        async def hang(tool_call_id: str) -> None:
+            abort.set()
+            await asyncio.sleep(60)
+
+        stream = stream_function(scripted_agent(ToolCall("1", "hang"), "x"))
+        context = AgentContext(tools=[AgentTool("hang", execute=hang)])
+        return await asyncio.wait_for(agent_loop(["Hi"], context, config(), abort, stream).result(), 30)
+
+    assert asyncio.run(main())[-1].stop_reason == "aborted"
+
+
+def test_a_queue_may_end_without_a_result() -> None:
+    async def main() -> tuple[list[Any], Any]:
+        events = EventStream(lambda event: False, lambda event: [])
+        events.push("one")
+        events.end(None)
+        events.push("two")
+        return await collect(events), await asyncio.wait_for(events.result(), 5)
+
+    assert asyncio.run(main()) == (["one"], [])
+
+
 def test_an_agent_is_a_stream_function_that_never_raises() -> None:
     async def main() -> tuple[Message, Message, list[str]]:
         stream = stream_function(scripted_agent("Hello.", errors.BadRequestError("no")))

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import Hooks, ToolContext, errors, tool
-from agent.loop import PausedRun
+from agent import Agent, Hooks, ToolContext, errors, tool
+from agent.loop import MemoryJournal, PausedRun
 from agent.testing import scripted_agent
 from agent.types import Message, ToolResult
-from tests.loop.pause_helpers import NOBODY, Till, ask_about, call, pause, pays, reload
+from tests.loop.pause_helpers import NOBODY, WAYS, Till, as_router, ask_about, call, pause, pays, reload, run_by
+from tests.support.cases import examples
 from tests.support.values import json_values
 
 
@@ -205,7 +206,10 @@ def list_held(paused: PausedRun) -> list[str]:
     return [*paused.held, *(id for run in nested for id in list_held(run))]
 
 
-@settings(max_examples=200)
+RUNNERS: list[Callable[[Agent], Any]] = [lambda agent: agent, as_router, lambda agent: agent.session("s")]
+
+
+@settings(max_examples=examples(200, 3_000))
 @given(st.data())
 def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.DataObject) -> None:
     made: list[str] = []
@@ -227,7 +231,9 @@ def test_no_mutation_of_a_document_executes_a_call_without_a_verdict(data: st.Da
         undecided = [one.call.id for one in paused.undecided]
         allowed = Counter(one.call.id for one in paused.pending) - Counter(undecided) + Counter(list_held(paused))
         helper = scripted_agent("Paid.", tools=[pay]).as_tool("helper", "Helps.")
-        result = scripted_agent("Done.").run(paused, tools=[pay, helper])
+        runner = data.draw(st.sampled_from(RUNNERS))(scripted_agent("Done."))
+        options = {"journal": MemoryJournal()} if data.draw(st.booleans()) else {}
+        result = run_by(data.draw(st.sampled_from(WAYS)), runner, paused, tools=[pay, helper], **options)
     except errors.ConfigurationError:
         assert made == [] or decided
         return

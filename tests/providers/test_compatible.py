@@ -634,8 +634,8 @@ def test_what_else_is_counted_has_a_name() -> None:
     assert (found.cache_read_tokens, found.reasoning_tokens) == (3, 4)
 
 
-def test_streams_without_a_sentinel_are_those_that_were_recorded_so() -> None:
-    assert {row.name for row in ROWS if not row.done_sentinel} == {"gpustack", "huggingface", "perplexity"}
+def test_streams_that_lack_something_are_those_of_known_vendors() -> None:
+    assert {row.name for row in ROWS if not row.finish_reasons} == {"snowflake"}
     assert {row.name for row in ROWS if not row.stream_usage} == {"databricks", "mistral"}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import openai
+import pytest
 import respx
 from hypothesis import HealthCheck, given, settings
 from openai.types.chat.completion_create_params import (
@@ -23,12 +24,21 @@ from openai.types.chat.completion_create_params import (
 
 from agent import Agent, errors
 from agent.providers.base import ApiAddress
-from agent.providers.compatible import ROWS
+from agent.providers.compatible import DIALECTS, ROWS
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
 from agent.testing import LoopbackServer, Script
 from agent.testing.rules import VendorState
 from agent.testing.rules.openai_chat import ChatRules
-from agent.types import AgentRequest, AgentResponse, ThinkingContent
+from agent.types import (
+    AgentRequest,
+    AgentResponse,
+    CodeExecution,
+    Message,
+    TextContent,
+    ThinkingContent,
+    UserLocation,
+    WebSearch,
+)
 from tests.providers.sdk_oracles import Replay, build_answer, sdk_types
 from tests.support.cases import examples, for_each
 from tests.support.corpus import HAS_RECORDINGS, Exchange, chat_codec, exchanges, vendor
@@ -257,3 +267,106 @@ def test_calls_can_be_mocked_at_the_wire_with_respx(httpx2_mock: respx.Router) -
     assert agent.complete("hi").text == "mocked"
     assert asyncio.run(agent.acomplete("hi")).text == "mocked"
     assert json.loads(route.calls[0].request.content)["model"] == "gpt-4o"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sent", "warning"),
+    [
+        ("gpt-5.6", {"n": 2}, {"n": 2}, None),
+        ("gpt-4o", {"frequency_penalty": 0.5, "logit_bias": {"5": 1}}, {"frequency_penalty": 0.5}, None),
+        (
+            "o3",
+            {"frequency_penalty": 0.5, "logit_bias": {"5": 1}},
+            {"frequency_penalty": None},
+            "frequency_penalty was",
+        ),
+        ("gpt-5.6", {"user": "u", "verbosity": "low"}, {"safety_identifier": "u", "verbosity": "low"}, None),
+        ("gpt-5.6", {"service_tier": "flex"}, {"service_tier": "flex"}, None),
+        ("gpt-5.6", {"store": True, "metadata": {"a": "b"}}, {"store": True, "metadata": {"a": "b"}}, None),
+        ("gpt-5.6", {"metadata": {"a": "b"}}, {"metadata": None}, None),
+        ("gpt-5.6", {"top_k": 3}, {"top_k": None}, "top_k was left out"),
+        ("gpt-5.6", {"thinking_budget": 3000}, {"reasoning_effort": None}, "thinking_budget was left out"),
+        ("gpt-5.6", {"cache": "short"}, {"prompt_cache_retention": None}, None),
+        ("gpt-5.6", {"cache": "long"}, {"prompt_cache_options": None}, "cache='long' was left out"),
+        ("gpt-5.1", {"cache": "long"}, {"prompt_cache_retention": "24h"}, None),
+        ("gpt-4o", {"cache": "long"}, {"prompt_cache_retention": None}, "cache='long' was left out"),
+        (
+            "gpt-audio",
+            {"modalities": ["text", "audio"], "extra": {"audio": {"voice": "alloy", "format": "wav"}}},
+            {"modalities": ["text", "audio"]},
+            None,
+        ),
+        (
+            "gpt-4o-search-preview",
+            {"tools": [WebSearch(context_size="low", user_location=UserLocation(city="Rome"), max_uses=1)]},
+            {
+                "web_search_options": {
+                    "search_context_size": "low",
+                    "user_location": {"type": "approximate", "approximate": {"city": "Rome"}},
+                },
+                "tools": None,
+            },
+            "max_uses of web_search was left out",
+        ),
+    ],
+)
+def test_settings_are_sent_in_the_form_of_the_sdk(
+    model: str, fields: dict[str, Any], sent: dict[str, Any], warning: str | None
+) -> None:
+    request = AgentRequest.from_dict({"input": "Hi", "model": model, **fields})
+    body = judge(request)
+    assert {key: body.get(key) for key in sent} == sent
+    warnings = CODEC.encode(request, stream=False).warnings
+    assert bool(warnings) == (warning is not None)
+    assert warning is None or warnings[0].startswith(warning)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"modalities": ["audio"]},
+        {"tools": [WebSearch()]},
+        {"tools": [CodeExecution()]},
+    ],
+)
+def test_what_the_api_lacks_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(errors.UnsupportedFeatureError) as caught:
+        judge(AgentRequest(input="Hi", model="gpt-5.6", **fields))
+    assert (caught.value.field in fields, bool(caught.value.fix)) == (True, True)
+
+
+@pytest.mark.parametrize("dialect", ROWS, ids=lambda dialect: dialect.name)
+def test_several_answers_are_requested_or_refused(dialect: Dialect) -> None:
+    assert ("n" in encode_with(dialect, n=1)) == ("n" in dialect.optional)
+    if "n" in dialect.optional:
+        assert encode_with(dialect, n=3)["n"] == 3
+    else:
+        with pytest.raises(errors.UnsupportedFeatureError):
+            encode_with(dialect, n=3)
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, *ROWS], ids=lambda dialect: dialect.name)
+def test_cache_hints_are_honoured_or_warned_about(dialect: Dialect) -> None:
+    part = TextContent(text="Hi", cache="short")
+    for request in (AgentRequest(input="Hi", cache="short"), AgentRequest(messages=[Message.user([part])])):
+        wire = codec_of(dialect).encode(request.model_copy(update={"model": "m"}), stream=False)
+        honoured = dialect.caches or b"cache_control" in wire.body
+        assert honoured != any(warning.startswith("cache was left out") for warning in wire.warnings)
+
+
+def test_budgets_of_reasoning_are_sent_where_the_vendor_has_them() -> None:
+    sent: dict[str, dict[str, Any]] = {
+        "alibaba": {"enable_thinking": True, "thinking_budget": 3000},
+        "openrouter": {"reasoning": {"max_tokens": 3000}},
+    }
+    for name, keys in sent.items():
+        body = encode_with(DIALECTS[name], thinking="high", thinking_budget=3000)
+        assert {key: body[key] for key in keys} == keys
+    assert encode_with(DIALECTS["openrouter"], thinking_budget=0)["reasoning"] == {"enabled": False}
+
+
+def encode_with(dialect: Dialect, **fields: Any) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(
+        codec_of(dialect).encode(AgentRequest(input="Hi", model="m", **fields), stream=False).body
+    )
+    return body

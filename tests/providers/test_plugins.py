@@ -42,7 +42,7 @@ PLUGIN = {
 
         from agent.providers.openai_chat import Dialect
 
-        ACME = Dialect(base_url="https://api.acme.example/v1", key_variables=("ACME_KEY",), done_sentinel=False)
+        ACME = Dialect(base_url="https://api.acme.example/v1", key_variables=("ACME_KEY",))
 
 
         def shout(request):

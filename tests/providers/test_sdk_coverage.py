@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin
 import pytest
 
 from agent import errors
+from agent.calls.call import reveal_secrets
 from agent.engine.wire import Reply
 from agent.providers import Provider, load_provider
 from agent.types import (
@@ -91,7 +92,7 @@ def codec_of(target: str) -> Provider:
 def encode(target: str, *, stream: bool = False, **fields: Any) -> tuple[Json, set[str], str]:
     """Return the body by paths of parameters, the warnings, and the headers."""
     request = AgentRequest(**{"input": "hi", **fields}, model=target.partition(":")[2])
-    wire = codec_of(target).encode(request, stream=stream)
+    wire = codec_of(target).encode(reveal_secrets(request), stream=stream)
     flat: Json = {}
     for name, value in json.loads(wire.body).items():
         nested = name in ("generationConfig", "toolConfig")

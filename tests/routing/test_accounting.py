@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agent import Router, errors, models
+from agent import Agent, RetryConfig, Router, errors, models
+from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, Prices, register_model
-from agent.testing import Simulation, scripted_agent, simulate
+from agent.testing import Script, Simulation, scripted_agent, simulate
 from agent.types import AgentResponse, HedgeConfig
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import answer_slowly
@@ -147,3 +151,55 @@ def test_the_partial_response_of_a_broken_stream_has_its_attempts_and_their_sum(
 def test_a_run_costs_what_its_attempts_cost() -> None:
     agent = scripted_agent(busy(), WORDS, model="a")
     assert_adds_up(agent.run("hi"))
+
+
+OUTCOMES: list[Any] = [
+    busy(), errors.RateLimitError("slow down"), errors.ConnectionError("reset"), errors.AuthenticationError("key"),
+    errors.ContentFilterError("no"), broken("Hel", "lo"), broken(), "no JSON", '{"a": "wrong"}', '{"a": 1}', WORDS,
+]  # fmt: skip
+
+
+def _count_requests(rng: random.Random) -> tuple[int, int]:
+    """Make one call of a random form against failing vendors. Returns its requests and the documented cap."""
+
+    def answer(request: WireRequest) -> Answer:
+        outcome = rng.choice(outcomes)
+        answer = outcome if isinstance(outcome, Answer) else Script(outcome)(request)
+        return replace(answer, after=rng.choice([0.0, 0.01, 0.5, 5.0]))
+
+    outcomes = rng.choices(OUTCOMES, k=rng.randint(1, 4))
+    fleet = Fleet(**{f"t{number}": answer for number in range(rng.randint(1, 6))})
+    streaming, has_schema, retries = rng.random() < 0.4, rng.random() < 0.5, rng.randint(0, 5)
+    retry = RetryConfig(max_retries=retries, initial_delay=0.01, budget=rng.choice([None, 0.2]))
+    client: Agent | Router
+    if rng.random() < 0.2:
+        client = fleet.agent("t0", "http://127.0.0.1", retry=retry)
+    else:
+        client = fleet.router(
+            retry=retry,
+            race=rng.choice([False, False, True, 2, 3]),
+            hedge=rng.choice([None, HedgeConfig(delay=0.05, max_share=1.0)]),
+            on_partial=rng.choice(["raise", "restart", "continue"]),
+            on_content_filter=rng.choice(["raise", "fallback"]),
+            max_wait=20.0,
+        )
+        if rng.random() < 0.2:
+            client = Router([client, fleet.router(retry=retry)], retry=retry)
+    options: dict[str, Any] = (
+        {"output_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}} if has_schema else {}
+    )
+    with suppress(errors.AgentError):
+        simulate(Simulation(fleet), client, "hi", streaming=streaming, **options)
+    return len(fleet.asked), (1 + retries) * (3 if has_schema and not streaming else 1)
+
+
+@pytest.mark.parametrize("cases", [300, pytest.param(50_000, marks=pytest.mark.soak)])
+def test_a_call_never_sends_more_requests_than_documented(cases: int, rng: random.Random) -> None:
+    """However races, hedges, restarts, retries, fallbacks and corrections of structured output combine."""
+    worst = 0.0
+    for case in range(cases):
+        before = rng.getstate()
+        sent, cap = _count_requests(rng)
+        assert sent <= cap, f"case {case}: {sent} requests, at most {cap} are documented; {before[1][:3]}"
+        worst = max(worst, sent / cap)
+    print(f"{cases} calls; the most requests were {worst:.0%} of the cap")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from agent import RetryConfig, Router, errors
 from agent.engine.wire import Answer, WireRequest
 from agent.models import ModelFacts, Prices, register_model
-from agent.testing import Script, Simulation, scripted_agent, simulate, start
+from agent.testing import LoopbackServer, Script, Simulation, scripted_agent, simulate, start
 from agent.types import AgentRequest, AgentResponse, SpendLimit, Usage
 from tests.routing.fleet import Fleet, broken, busy
 from tests.routing.test_strategies import answer_slowly
@@ -252,8 +254,6 @@ def test_two_hundred_requests_at_once_on_a_budget_for_a_hundred_overspend_nothin
 def test_real_callers_overspend_nothing_either(face: str) -> None:
     _register_price("dear", 1.0)
     fleet = Fleet(dear=lambda request: Script(ONE)(request))
-    from agent.testing import LoopbackServer
-
     with LoopbackServer(fleet) as server:
         router = fleet.router(server.url, spend=SpendLimit(dollars=20.0))
         results: list[str] = []
@@ -280,6 +280,92 @@ def test_real_callers_overspend_nothing_either(face: str) -> None:
                 thread.join()
         assert Counter(results) == {"ok": 20, "refused": 20}
         assert len(fleet.asked) == 20
+
+
+def _register_long_answers(name: str, *, most: int) -> None:
+    """Register a model at $1 per million tokens, with long answers if it wants to."""
+    prices = Prices(input=0.0, output=1.0)
+    register_model(ModelFacts(provider="openai-chat", model=name, prices=prices, max_output=most))
+
+
+def _answers(lengths: Callable[[], int], seconds: float) -> Callable[[WireRequest], Answer]:
+    def answer(request: WireRequest) -> Answer:
+        usage = Usage(prompt_tokens=5, completion_tokens=lengths())
+        return Answer(Script(AgentResponse(text="x", usage=usage))(request).pieces, after=seconds, headers={})
+
+    return answer
+
+
+@pytest.mark.parametrize("most", [16_384, 128_000, 1_000_000])
+def test_five_hundred_parallel_calls_that_cost_little_are_all_answered(most: int) -> None:
+    """Even if the longest answer of a single one would cost $1, five times the limit."""
+    _register_long_answers("chatty", most=most)
+    fleet = Fleet(chatty=_answers(lambda: 2, 0.5))
+    router = fleet.router(spend=SpendLimit(dollars=0.2))
+    simulation = Simulation(fleet)
+    runs = [start(simulation, router, "hi") for _ in range(500)]
+    simulation.finish()
+    assert outcomes(runs) == {"ok": 500}
+    assert router.get_spend() == pytest.approx(0.001)
+    assert simulation.now < 30
+
+
+def test_real_threads_wait_for_reservations_of_each_other() -> None:
+    _register_long_answers("chatty", most=150_000)
+    with LoopbackServer(fleet := Fleet(chatty=_answers(lambda: 2, 0.01))) as server:
+        router = fleet.router(server.url, spend=SpendLimit(dollars=0.2))
+        results: list[str | None] = []
+        threads = [threading.Thread(target=lambda: results.append(router.complete("hi").text)) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == ["x"] * 40
+
+
+def test_a_call_waits_for_reserved_money_no_longer_than_max_wait() -> None:
+    _register_long_answers("slow", most=150_000)
+    fleet = Fleet(slow=_answers(lambda: 2, 100.0))
+    router = fleet.router(spend=[SpendLimit(dollars=0.2), SpendLimit(dollars=1.0, per="user")], max_wait=5.0)
+    simulation = Simulation(fleet)
+    runs = [start(simulation, router, "hi") for _ in range(3)]
+    simulation.finish()
+    assert outcomes(runs) == {"ok": 2, "BudgetExceededError": 1}
+    error = next(run.error for run in runs if run.error is not None)
+    assert "$0.2, $0.000000 is spent, $0.300000 is reserved for requests in flight" in str(error)
+    assert "$0.000000 is available" in str(error)
+
+
+@pytest.mark.parametrize("cases", [6, pytest.param(2000, marks=pytest.mark.soak)])
+def test_a_limit_is_exceeded_by_the_excess_of_one_answer_at_most(cases: int, rng: random.Random) -> None:
+    worst = max(_overspend(rng) for _ in range(cases))
+    print(f"{cases} cases; at most {worst:.3f} of the excess that one answer may have")
+
+
+def _overspend(rng: random.Random) -> float:
+    """Send bursts of calls with answers of random lengths. Returns the part of one excess."""
+    usual, most = rng.choice([10, 100, 1000]), rng.choice([2_000, 20_000, 200_000])
+    _register_long_answers("moody", most=most)
+    surprise_at = rng.randrange(400)
+    fleet = Fleet(moody=_answers(lambda: 1, 0.0))
+
+    def choose_length() -> int:
+        return most if len(fleet.asked) == surprise_at else rng.randint(1, usual)
+
+    fleet.vendors["moody"] = _answers(choose_length, rng.uniform(0.01, 2.0))
+    dollars = rng.uniform(0.5, 300.0) * usual / 1e6 + rng.choice([0.0, most / 1e6])
+    router = fleet.router(spend=SpendLimit(dollars=dollars), max_wait=rng.choice([0.5, 10.0]))
+    simulation = Simulation(fleet)
+    runs = []
+    for _ in range(rng.randint(1, 4)):
+        runs += [start(simulation, router, "hi") for _ in range(rng.choice([1, 20, 200]))]
+        simulation.finish()
+    refused = [run for run in runs if run.error is not None]
+    assert all("is reserved for requests in flight" in str(run.error) for run in refused)
+    longest = most if surprise_at <= len(fleet.asked) else usual
+    excess = (router.get_spend() - dollars) * 1e6 / longest
+    assert excess <= 1
+    return excess
 
 
 def test_a_limit_per_key_is_for_each_of_its_values() -> None:

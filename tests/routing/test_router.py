@@ -435,7 +435,8 @@ def test_a_router_travels_to_another_process_without_keys_and_without_grudges() 
 def test_routers_have_the_whole_interface_of_agents() -> None:
     ours = {name for name in dir(Router) if not name.startswith("_")}
     theirs = {name for name in dir(Agent) if not name.startswith("_")}
-    by_id = {"submit", "retrieve", "cancel", "asubmit", "aretrieve", "acancel"}  # an id is that of one target's vendor
+    by_id = {"submit", "retrieve", "cancel", "asubmit", "aretrieve", "acancel", "submit_batch", "asubmit_batch"}
+    """An id is that of one target's vendor."""
     assert theirs - ours <= {"provider", "output_plan", *by_id}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent.routing import flow, state
+from agent.routing.failure_policy import NextStep
 from agent.routing.health import Breaker
-from agent.routing.state import NextStep
 from agent.routing.targets import Admission
 from agent.types import StreamEvent
 from tests.conftest import SEED

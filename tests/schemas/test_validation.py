@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
+import subprocess
+import sys
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -28,7 +32,7 @@ from agent.testing import scripted_agent
 from agent.tools import Tool
 from agent.tools.base import ArgumentsError
 from tests.loop.result_checks import call
-from tests.support.cases import FULL
+from tests.support.cases import FULL, examples
 from tests.support.values import json_values
 
 SENTENCE = "a sentence of words that goes on and on, and then ends with the wrong sign !" * 2
@@ -107,6 +111,98 @@ def test_every_schema_is_compiled_in_time(name: str, dialect: str) -> None:
     with suppress(errors.ConfigurationError):
         compile_schema(around, dialect).restore({"x": value})
     assert monotonic() - began < 0.5 * 4
+
+
+PATTERNS = (
+    "a",
+    "\\w",
+    ".",
+    "[a-z ]",
+    "(a|a)",
+    "(\\w+\\s?)",
+    "(a*)*",
+    "(.*a){20}",
+    "(?=(\\w+\\s?)*$)",
+    "(\\w{1,90}){1,90}",
+)
+
+
+def make_schema(rng: random.Random, levels: int) -> Any:
+    """A random schema in which every part is as expensive as it can be."""
+
+    def inner() -> Any:
+        return make_schema(rng, levels - 1) if levels else rng.choice(({}, True, {"type": "integer"}, {"const": 0}))
+
+    pattern = f"^{''.join(rng.choice(PATTERNS) + rng.choice(('', '*', '+', '?')) for _ in range(3))}$"
+    match rng.randrange(10):
+        case 0:
+            return {"pattern": pattern}
+        case 1:
+            return {"patternProperties": {pattern: inner()}, "additionalProperties": inner()}
+        case 2:
+            return {rng.choice(("allOf", "anyOf", "oneOf")): [inner()] * rng.choice((2, 30, 2_000))}
+        case 3:
+            return {rng.choice(("items", "contains", "not", "propertyNames")): inner(), "uniqueItems": True}
+        case 4:
+            return {"$ref": rng.choice(("#", "#/$defs/a0", "http://json-schema.org/draft-04/schema#"))}
+        case 5:
+            return {"$schema": "http://json-schema.org/draft-07/schema#", "items": inner(), "pattern": pattern}
+        case 6:
+            return {"enum": [{"a": [i] * rng.choice((1, 50))} for i in range(rng.choice((3, 3_000)))]}
+        case 7:
+            return {"properties": {name: inner() for name in "ab"}, "unevaluatedProperties": inner()}
+        case 8:
+            return deep(rng.choice((3, 100, 200)))
+        case _:
+            return {"items": inner(), "contains": inner(), "unevaluatedItems": False}
+
+
+def make_value(rng: random.Random, levels: int) -> Any:
+    inner = [make_value(rng, levels - 1) for _ in range(3)] if levels else [0, None, "a"]
+    text = rng.choice(("a", "a b ", SENTENCE)) * rng.choice((1, 30, 20_000))
+    return rng.choice(
+        (text, OBJECTS, inner * rng.choice((1, 300)), {"a": inner, "b": inner[0], text[:400]: 1}, tree(40))
+    )
+
+
+VALIDATOR = """
+import json, sys
+from time import monotonic
+from agent import errors
+from agent.schemas.validation import TooExpensive, find_problems, run_until
+
+find_problems({"type": "string"}, "imports jsonschema")
+for line in sys.stdin:
+    schema, value, seconds = json.loads(line)
+    print("begin", flush=True)
+    try:
+        run_until(monotonic() + seconds, find_problems, schema, value)
+    except (TooExpensive, errors.ConfigurationError):
+        pass
+    print("end", flush=True)
+"""
+
+
+@pytest.mark.timing
+def test_any_validation_ends_within_its_time_limit_as_another_process_sees_it(rng: random.Random) -> None:
+    worst = 0.0
+    with subprocess.Popen(
+        [sys.executable, "-c", VALIDATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(examples(25, 2_000)):
+            references = ladder(rng.choice((3, 30)), rng.choice(("allOf", "oneOf")))["$defs"]
+            schema = {"allOf": [make_schema(rng, rng.randrange(4))], "$defs": references}
+            case = json.dumps((schema, make_value(rng, rng.randrange(3)), 0.2))
+            process.stdin.write(case + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "begin\n"
+            began = monotonic()
+            assert process.stdout.readline() == "end\n"
+            worst = max(worst, monotonic() - began)
+            assert worst < 0.2 + 0.1 * 4, case[:1000]
+    print(f"worst: {worst:.3f} s")
 
 
 schemas: st.SearchStrategy[Any] = st.recursive(

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit, TruncationConfig
-from agent.toolkit.workspace import count_lines, truncate_text
 from agent.tools import AgentToolResult, Tool, ToolContext
+from agent.tools.truncation import count_lines, split_long_text
 from tests.toolkit.places import Places, use
 
 LONG = "\n".join(f"line {number}" for number in range(1, 3001))
@@ -53,7 +53,7 @@ def talk(kit: Toolkit, talker: Tool) -> Any:
 
 def test_what_is_short_stays_as_it_is(kit: Toolkit) -> None:
     for text in ("", "x", "x" * 30_000, "x\n" * 1000):
-        assert truncate_text(text, TruncationConfig()) is None
+        assert split_long_text(text, TruncationConfig()) is None
     assert talk(kit, Talker(says="short")) == "short"
     assert kit.truncated_outputs == []
 
@@ -67,7 +67,7 @@ def test_lines_are_counted_as_people_count_them(text: str, lines: int) -> None:
 def test_what_is_left_is_the_beginning_and_the_end_and_no_longer_than_it_may_be(
     text: str, chars: int, lines: int, enabled: bool
 ) -> None:
-    parts = truncate_text(text, TruncationConfig(chars, lines, enabled))
+    parts = split_long_text(text, TruncationConfig(chars, lines, enabled))
     if parts is None:
         assert not enabled or (len(text) <= chars and count_lines(text) <= lines)
         return

@@ -19,7 +19,7 @@ from agent import Agent, errors
 from agent.engine.wire import Limits, WireRequest
 from agent.http import connections
 from agent.http.connections import ATTEMPT_DELAY, SocketAddress, interleave
-from agent.testing import LoopbackServer
+from agent.testing import LoopbackServer, Script
 from agent.transports.http import HttpTransport
 from tests.engine.play import END, agent_at, completion, stream_or_whole, token
 from tests.support.cases import sample
@@ -456,3 +456,45 @@ def test_a_thousand_calls_leave_no_socket_task_or_thread(carrier: str, awaits: b
 @pytest.mark.parametrize("carrier", ["http", "httpx"])
 def test_twenty_thousand_calls_leave_no_socket_task_or_thread(carrier: str, awaits: bool) -> None:
     leave_nothing(20_000, carrier, awaits=awaits)
+
+
+# IPv6
+
+
+@contextmanager
+def relay_from_ipv6(port: int) -> Iterator[str]:
+    """Forward connections to [::1] to a port of 127.0.0.1."""
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def main() -> None:
+        with suppress(OSError):
+            while True:
+                accepted, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+                for ends in ((accepted, server), (server, accepted)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=main, daemon=True).start()
+    with listener:
+        yield f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("carrier", ["http", "httpx"])
+def test_an_ipv6_address_is_reached(carrier: str) -> None:
+    async def main(agent: Agent) -> list[str | None]:
+        return [(await agent.acomplete("hi")).text, (await agent.astream("hi").collect()).text]
+
+    with LoopbackServer(Script()) as server, relay_from_ipv6(int(server.url.rpartition(":")[2])) as url:
+        agent = Agent("openai-chat:m", api_key="k", base_url=url, max_retries=0, transport=carrier)
+        answers = [agent.complete("hi").text, agent.stream("hi").collect().text, *asyncio.run(main(agent))]
+        assert answers == ["You said: hi"] * 4
+        assert {dict(request.headers)[b"host"].decode() for request in server.requests} == {url.removeprefix("http://")}

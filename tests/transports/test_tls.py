@@ -431,8 +431,9 @@ def test_one_address_that_works_is_sufficient(
     awaits: bool, seed: int, serve: Serve, ca_file: Path, dead_ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    names = [*rng.choices(list(dead_ports), k=rng.randrange(1, 6)), "good"]
-    rng.shuffle(names)
+    names = [*rng.choices(list(dead_ports), k=20 if seed % 4 == 0 else rng.randrange(1, 6)), "good"]
+    if seed % 8:
+        rng.shuffle(names)
     good = int(serve("localhost").url.rpartition(":")[2])
     resolves_to(monkeypatch, *(dead_ports.get(name, good) for name in names))
     transport = HttpTransport(ca_file=ca_file, proxy=False)
@@ -440,7 +441,7 @@ def test_one_address_that_works_is_sufficient(
         connect_timeout=2.0)  # fmt: skip
     started = time.monotonic()
     assert calls(agent, 1, awaits=awaits) == ["hello"]
-    assert time.monotonic() - started < 0.3 * names.index("good") + 0.5, names
+    assert time.monotonic() - started < min(0.3 * names.index("good") + 0.5, 2.0), names
     transport.close()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from agent import errors
 from agent.types import (
     AgentRequest,
+    ContentPart,
     FrozenDict,
     ImageContent,
     Message,
@@ -20,6 +23,7 @@ from agent.types import (
     ToolResult,
     ToolSpec,
     Usage,
+    WebSearch,
 )
 
 CALL = ToolCall(id="1", name="f", arguments={"x": 1})
@@ -120,8 +124,39 @@ def test_several_results_share_a_message() -> None:
     assert Message(Role.USER, results).parts == tuple(results)
 
 
-def test_unknown_keys_of_a_message_are_passed_over() -> None:
-    assert Message.from_dict({"role": "user", "content": "a", "flavour": "x"}) == Message.user("a")
+def test_unknown_keys_of_dicts_are_kept_as_extra() -> None:
+    message = Message.from_dict({"role": "user", "content": "a", "flavour": "x", "audio": None, "annotations": []})
+    assert message == Message("user", "a", extra={"flavour": "x"})
+    assert Message.from_dict(message.to_dict()) == message
+    image = {"type": "image_url", "image_url": {"url": "https://a.b/c", "own": 1}, "other": 2}
+    text = {"type": "text", "text": "a", "own": [1]}
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}", "own": 1}, "other": 2}
+    message = Message.from_dict({"role": "assistant", "content": [text, image], "tool_calls": [call]})
+    assert [part.extra for part in message.parts] == [
+        {"own": [1]},
+        {"image_url": {"own": 1}, "other": 2},
+        {"own": 1, "other": 2},
+    ]
+    assert Message.from_dict(message.to_dict()) == message
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "right"),
+    [
+        (lambda **fields: Message("user", "a", **fields), "nmae", "name"),
+        (lambda **fields: TextContent(text="a", **fields), "signatur", "signature"),
+        (lambda **fields: ImageContent(image_url="https://a.b/c", **fields), "detial", "detail"),
+        (lambda **fields: ToolCall(id="c", name="f", **fields), "argments", "arguments"),
+        (lambda **fields: ToolResult(tool_call_id="c", **fields), "contents", "content"),
+        (lambda **fields: ToolSpec(name="f", **fields), "descripton", "description"),
+        (WebSearch, "max_use", "max_uses"),
+        (lambda **fields: ContentPart(type="text", text="a", **fields), "signatur", "signature"),
+    ],
+)
+def test_unknown_keywords_raise_with_the_right_name(make: Callable[..., object], name: str, right: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as raised:
+        make(**{name: "x"})
+    assert (raised.value.field, raised.value.fix) == (name, f"Did you mean {right}?")
 
 
 def test_equal_messages_are_equal_whenever_they_were_made() -> None:

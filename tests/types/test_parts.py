@@ -82,8 +82,10 @@ def test_a_call_answers_like_a_dictionary() -> None:
     call = ToolCall(id="1", name="f", arguments={"x": 1})
     assert [call[key] for key in ("type", "id", "name")] == ["tool_call", "1", "f"]
     assert call["arguments"] == call["input"] == {"x": 1}
-    with pytest.raises(KeyError):
-        call["signature"]
+    assert (call["signature"], call.get("signature", "none"), call.get("colour", "none")) == (None, None, "none")
+    for key in ("colour", "model_dump", "_carried"):
+        with pytest.raises(KeyError):
+            call[key]
 
 
 @pytest.mark.parametrize("text", ['{"x": ', "nonsense", "[1]", '"x"', "1"])
@@ -309,8 +311,10 @@ def test_dumps_are_plain_and_mutable() -> None:
 
 def test_parts_cannot_be_changed() -> None:
     part = TextContent(text="a")
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(AttributeError, match="frozen"):
         part.text = "b"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="frozen"):
+        del part.text
     assert part.model_copy(update={"text": "b"}) == TextContent(text="b")
     with pytest.raises(ValidationError):
         part.model_copy(update={"text": 5})

@@ -644,7 +644,10 @@ def test_the_loops_dictionaries_are_messages() -> None:
         ImageContent(image_url="https://x/y.png", media_type="image/png"),
     )
     assert user.timestamp == result.timestamp == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    assert assistant.content == (ThinkingContent(thinking="hm"), ToolCall(id="1", name="f", arguments={"x": 1}))
+    assert assistant.content == (
+        ThinkingContent(thinking="hm"),
+        ToolCall(id="1", name="f", arguments={"x": 1}, partial_json='{"x'),
+    )
     assert assistant.usage == Usage(prompt_tokens=3, completion_tokens=4)
     assert (result.role, result.tool_call_id, result.name) == (Role.TOOL, "1", "f")
     assert result.content == (

@@ -34,6 +34,7 @@ from ..flow import (
     Now,
     Open,
     Paused,
+    Query,
     Random,
     Read,
     Send,
@@ -44,6 +45,7 @@ from ..flow import (
     rest_of,
     take_event,
 )
+from ..locks import PROCESS, foreign_call_error
 from ..wire import (
     GRACE,
     SLACK,
@@ -80,6 +82,7 @@ class AioRun:
         "_error",
         "_events",
         "_expired",
+        "_forks",
         "_parent",
         "_pause",
         "_reply",
@@ -124,6 +127,7 @@ class AioRun:
         self._task: asyncio.Task[None] | None = None
         self._reply: Any = None
         self._error: Exception | None = None
+        self._forks = PROCESS.forks
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Task[Any] | None = None
@@ -136,6 +140,8 @@ class AioRun:
 
     async def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         try:
@@ -147,7 +153,8 @@ class AioRun:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle
+                    # An exception kept in a frame that it references is a cycle, and a reply may quote a key.
+                    error = reply = None
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -156,7 +163,7 @@ class AioRun:
                 try:
                     reply = await (self._read(effect) if type(effect) is Read else self._perform(effect))
                 except Exception as raised:
-                    reply, error = None, raised
+                    error = raised
         except _Closed:
             return None
         except BaseException:
@@ -167,9 +174,9 @@ class AioRun:
 
     async def aclose(self) -> None:
         """Close the flow, then its branches and bodies. Closing again does nothing; a reader sees the end."""
-        if self.finished:
+        was_finished, self.finished = self.finished, True
+        if was_finished or self._forks != PROCESS.forks:  # in a forked child, everything belongs to the parent
             return
-        self.finished = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -193,7 +200,7 @@ class AioRun:
 
     def abandon(self) -> None:
         """Schedule closing, from a finalizer or another thread."""
-        if not self.finished:
+        if not self.finished and self._forks == PROCESS.forks:
             self._on_loop(lambda: self.loop.create_task(self.aclose()))
 
     def _on_loop(self, function: Callable[[], object]) -> None:
@@ -279,6 +286,8 @@ class AioRun:
                 return random.random()
             case Invoke():
                 return await self._invoke(effect)
+            case Query(_, on_loop, args):
+                return await on_loop(*args)
             case Spawn(flow, pause):
                 return self._spawn(flow, pause)
             case Wait(branches, timeout):

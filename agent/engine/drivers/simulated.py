@@ -33,6 +33,7 @@ from ..flow import (
     Now,
     Open,
     Paused,
+    Query,
     Random,
     Read,
     Send,
@@ -304,6 +305,8 @@ class Simulation:
                 self._emit(run, effect)
             case Invoke():
                 self._invoke(run, effect)
+            case Query(function, _, args):
+                self._resume(run, function(*args))
             case Spawn(flow, pause):
                 child = SimulatedRun(flow, run.deadline, run, pause=pause)
                 run.children.append(child)

@@ -35,6 +35,7 @@ from ..flow import (
     Now,
     Open,
     Paused,
+    Query,
     Random,
     Read,
     Send,
@@ -45,6 +46,7 @@ from ..flow import (
     rest_of,
     take_event,
 )
+from ..locks import PROCESS, ForkSafe, foreign_call_error
 from ..wire import (
     GRACE,
     SLACK,
@@ -60,11 +62,11 @@ from ..wire import (
     reply_deadline,
     reply_timeout,
 )
-from .threads import Job, WorkerThreads
+from .threads import Job, WorkerThreads, import_asyncio, start_thread
 
 T = TypeVar("T")
 _RUNNING = inspect.GEN_RUNNING
-_creating = threading.Lock()
+_creating = ForkSafe()
 
 
 class SyncRun:
@@ -77,6 +79,7 @@ class SyncRun:
         "_children",
         "_error",
         "_events",
+        "_forks",
         "_in_user_code",
         "_inside",
         "_job",
@@ -129,6 +132,7 @@ class SyncRun:
         self._inside: int | None = None
         """The thread that is advancing this run."""
         self._quit: threading.Event | None = None
+        self._forks = PROCESS.forks
         self._loop: Any = None
         self._reply: Any = None
         self._error: Exception | None = None
@@ -137,6 +141,8 @@ class SyncRun:
 
     def advance(self) -> Sequence[Any] | None:
         """Run to the next Emit and return its events; None at the end. Closes at the end and on errors."""
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
         flow, reply, error = self.flow, self._reply, self._error
         self._reply = self._error = None
         self._inside = threading.get_ident()
@@ -149,7 +155,8 @@ class SyncRun:
                     self.result = stop.value
                     break
                 finally:
-                    error = None  # an exception kept in a frame that it references is a cycle
+                    # An exception kept in a frame that it references is a cycle, and a reply may quote a key.
+                    error = reply = None
                 if type(effect) is Emit:
                     return effect.events
                 if type(effect) is Now:
@@ -158,7 +165,7 @@ class SyncRun:
                 try:
                     reply = self._read(effect) if type(effect) is Read else self._perform(effect)
                 except Exception as raised:
-                    reply, error = None, raised
+                    error = raised
         except BaseException:
             self.close()
             raise
@@ -170,6 +177,9 @@ class SyncRun:
     def close(self) -> None:
         """Close the flow, then its branches, bodies and threads. Closing again does nothing."""
         if self.finished:
+            return
+        if self._forks != PROCESS.forks:  # its connections, threads and loop are the parent's
+            self.finished = True
             return
         if self._inside not in (None, threading.get_ident()) or inspect.getgeneratorstate(self.flow) == _RUNNING:
             # Another thread is advancing it, or the flow itself called this.
@@ -237,6 +247,8 @@ class SyncRun:
                 return random.random()
             case Invoke():
                 return self._invoke(effect)
+            case Query(function, _, args):
+                return function(*args)
             case Spawn(flow, pause):
                 return self._spawn(flow, pause)
             case Wait(branches, timeout):
@@ -366,15 +378,16 @@ class SyncRun:
         return run
 
     def _loop_thread(self) -> Any:
-        with _creating:
+        with _creating._lock:
             if self._loop is None:
+                import_asyncio()
                 from .user_code import LoopThread  # lazy: a blocking call needs no event loop
 
                 self._loop = LoopThread()
             return self._loop
 
     def _threads(self) -> WorkerThreads:
-        with _creating:
+        with _creating._lock:
             if self._workers is None:
                 self._workers = WorkerThreads()
             return self._workers
@@ -406,7 +419,7 @@ class SyncRun:
             with suppress(Exception):  # failures of background flows are discarded
                 drain(run)
 
-        threading.Thread(target=main, daemon=True, name="agent-detached").start()
+        start_thread(main, "agent-detached")
 
     def _main(self) -> None:
         """Perform a branch in a worker thread, to its end or its pause."""

@@ -1,17 +1,41 @@
-"""Worker threads of one sync run.
+"""Daemon threads, and the reusable worker threads of one sync run.
 
-Starting a thread costs more than most tools do, so threads are reused until the run ends. They are daemons: one that
-hangs in user code is abandoned and does not delay the interpreter's exit.
+All threads are daemons: one that hangs in user code is abandoned and does not delay the interpreter's exit. Starting a
+thread costs more than most tools do, so worker threads are reused until the run ends.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from queue import Empty, SimpleQueue
+
+from ... import errors
 
 _IDLE_SECONDS = 2.0
 """Idle timeout, for runs that were dropped without being closed."""
+
+
+def check_threads_run() -> None:
+    """Raise Aborted at the interpreter's exit, where waiting for a daemon thread would hang."""
+    if sys.is_finalizing():
+        raise errors.Aborted("The interpreter is exiting, so this call cannot be made. Make it before the exit.")
+
+
+def start_thread(main: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread."""
+    check_threads_run()
+    thread = threading.Thread(target=main, daemon=True, name=name)
+    thread.start()
+    return thread
+
+
+def import_asyncio() -> None:
+    """Import asyncio in a thread, because an import that Ctrl-C interrupts breaks every later one."""
+    if "asyncio" not in sys.modules:
+        start_thread(lambda: import_module("asyncio"), "agent-import").join()
 
 
 class Job:
@@ -52,13 +76,14 @@ class WorkerThreads:
         self._closed = False
 
     def start(self, main: Callable[[], object]) -> Job:
+        check_threads_run()
         job = Job(main)
         try:
             self._idle.pop().put(job)
         except IndexError:
             queue: SimpleQueue[Job | None] = SimpleQueue()
             queue.put(job)
-            threading.Thread(target=self._serve, args=(queue,), daemon=True, name="agent-branch").start()
+            start_thread(lambda: self._serve(queue), "agent-branch")
         return job
 
     def close(self) -> None:

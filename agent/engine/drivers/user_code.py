@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
+from ..locks import PROCESS, foreign_call_error
 from ..wire import GRACE
+from .threads import check_threads_run, start_thread
 
 _BLOCKED = 0.25
 """Seconds without a response after which an event loop counts as blocked by user code."""
@@ -45,13 +49,19 @@ async def call_in_thread(
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, outcome)
 
-    threading.Thread(target=main, daemon=True, name="agent-tool").start()
+    start_thread(main, "agent-tool")
     value, error = await done
     if isinstance(error, StopIteration | StopAsyncIteration):
         raise RuntimeError(f"user code raised {type(error).__name__}") from error
     if error is not None:
         raise error
     return value
+
+
+async def import_in_thread(*names: str) -> None:
+    """Import modules of this package that take long, without blocking the event loop."""
+    if any(name not in sys.modules for name in names):
+        await call_in_thread(lambda: [import_module(name) for name in names], (), {}, contextvars.copy_context())
 
 
 class ReportBatcher:
@@ -121,46 +131,83 @@ class Pending:
         return self._value
 
 
-class LoopThread:
-    """Event loop in a daemon thread, from construction to `stop`."""
+class _ThreadLoop:
+    """Event loop of a thread, which creates, runs and closes it, out of reach of a Ctrl-C."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._loop.call_soon(ready.set)
-        self._thread = threading.Thread(target=self._main, daemon=True, name="agent-loop")
-        self._thread.start()
-        ready.wait()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.failure: Exception | None = None
+        self.ready = threading.Event()
+        self.stopping = threading.Event()
+        self.stopped = threading.Event()
 
-    def _main(self) -> None:
-        asyncio.set_event_loop(self._loop)
+    def main(self) -> None:
         try:
-            self._loop.run_forever()
-            tasks = asyncio.all_tasks(self._loop)
+            loop = self.loop = asyncio.new_event_loop()
+        except Exception as error:  # no file descriptor is left
+            self.failure = error
+            return
+        finally:
+            self.ready.set()
+        asyncio.set_event_loop(loop)
+        try:
+            if not self.stopping.is_set():
+                loop.run_forever()
+            self.stopped.set()
+            tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
             if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+                loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
+            loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            self._loop.close()
+            loop.close()
+
+    def stop(self) -> None:
+        """Stop the loop, from any thread; before the loop exists, too."""
+        self.stopping.set()
+        if self.loop is not None:
+            with suppress(RuntimeError):  # stopped before
+                self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class LoopThread:
+    """Event loop in a daemon thread, until `stop`.
+
+    An interrupt at any line of its owner may prevent the call of `stop`: then the finalizer stops the loop.
+    """
+
+    def __init__(self) -> None:
+        self._forks = PROCESS.forks
+        self._shared = _ThreadLoop()
+        self._thread = start_thread(self._shared.main, "agent-loop")
+
+    def check(self) -> None:
+        """Raise if the thread does not run any more: in a forked child, and at the interpreter's exit."""
+        if self._forks != PROCESS.forks:
+            raise foreign_call_error()
+        check_threads_run()
 
     def submit(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Pending:
-        pending = Pending(self._loop)
-        self._loop.call_soon_threadsafe(pending.start, awaitable, context)
+        self.check()
+        self._shared.ready.wait()
+        if self._shared.loop is None:
+            raise self._shared.failure or RuntimeError("the event loop could not be created")
+        pending = Pending(self._shared.loop)
+        pending.loop.call_soon_threadsafe(pending.start, awaitable, context)
         return pending
 
     def stop(self) -> None:
-        stopping = threading.Event()
-
-        def end() -> None:
-            stopping.set()
-            self._loop.stop()
-
-        with suppress(RuntimeError):  # stopped before
-            self._loop.call_soon_threadsafe(end)
+        if self._forks != PROCESS.forks:
+            return
+        self._shared.stop()
         if threading.current_thread() is self._thread:
             return
         # A loop that does not respond is blocked by user code; its thread is abandoned.
-        if stopping.wait(_BLOCKED):
+        if self._shared.stopped.wait(_BLOCKED):
             self._thread.join(GRACE + 0.25)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # the constructor may have been interrupted
+            if self._forks == PROCESS.forks:
+                self._shared.stop()

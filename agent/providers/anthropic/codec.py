@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from typing_extensions import override
 
@@ -31,6 +31,9 @@ from .messages import CacheSlot, MessageEncoder, add_cache_markers, encode_text,
 from .models import API, VERSION
 from .response import BlockReader, map_stop_reason, read_metadata, read_refusal, read_usage
 from .stream import MessagesDecoder
+
+if TYPE_CHECKING:
+    from .batches import AnthropicBatches
 
 TOOL_BETAS = {
     "computer_20241022": "computer-use-2024-10-22",
@@ -164,6 +167,8 @@ def encode_body(
     if stream:
         body["stream"] = True
     system_slots = [CacheSlot(cast(JsonDict, encode_text(text.text)), text.cache) for text in system]
+    for slot, text in zip(system_slots, system, strict=True):
+        context.add_extra(slot.block, text.extra, "a system message")
     add_cache_markers(context, (_tool_slots(context), system_slots, encoder.cache_slots))
     if system:
         check_extra(request, ("system",))
@@ -184,7 +189,7 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
 
 
 def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | list[JsonDict]:
-    if len(blocks) == 1 and "cache_control" not in blocks[0]:
+    if len(blocks) == 1 and len(blocks[0]) == 2:
         return texts[0].text
     return blocks
 
@@ -209,6 +214,7 @@ _CAPABILITIES = ProviderCapabilities(
     thinking=True,
     documents=True,
     token_counting=True,
+    batch=True,
 )
 
 
@@ -303,3 +309,8 @@ class AnthropicCodec(CodecBase):
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return MessagesDecoder(self.name, headers, request, self._secrets)
+
+    def batch_api(self) -> AnthropicBatches:
+        from .batches import AnthropicBatches  # lazy: only batch jobs need it
+
+        return AnthropicBatches(f"{self._url}/batches", self._headers)

@@ -49,6 +49,7 @@ def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple
         system += _system_texts(messages[start], context)
         if messages[start].name is not None:
             context.warn(NAME_LEFT_OUT)
+        context.drop_extra(messages[start].extra, "a message")
         start += 1
     rest = messages[start:]
     if Role.SYSTEM in [message.role for message in rest]:
@@ -63,7 +64,7 @@ def _system_texts(message: Message, context: EncodingContext) -> Iterator[TextCo
             case TextContent():
                 text = part
             case CodeContent() | DiffContent():
-                text = TextContent(text=to_markdown(part), cache=part.cache)
+                text = TextContent(text=to_markdown(part), cache=part.cache, extra=part.extra)
             case VendorContent():
                 context.warn(FOREIGN_BLOCK_DROPPED)
                 continue

@@ -179,6 +179,8 @@ class MessageEncoder:
 
     def _encode_message(self, message: Message) -> list[Block]:
         content = message.content
+        if message.extra:
+            self._context.drop_extra(message.extra, "a message")
         if message.name is not None and message.role is not Role.TOOL:
             self._context.warn(NAME_LEFT_OUT)
         if not isinstance(content, str):
@@ -198,11 +200,23 @@ class MessageEncoder:
         encode_part = self._encode_assistant_part if message.role is Role.ASSISTANT else self._encode_user_part
         blocks: list[Block] = []
         for part in message.parts:
-            block = encode_part(part)
+            block = self._with_extra(part, encode_part(part))
             if block is not None:
                 blocks.append(block)
             self._add_cache_slot(part, block)
         return blocks
+
+    def _with_extra(self, part: Part, block: Block | None) -> Block | None:
+        """Return the block with the keys of a part dict that are only the vendor's."""
+        if part.extra:
+            what = f"a part of type {part.type!r}"
+            if block is None:
+                self._context.drop_extra(part.extra, what)
+            else:
+                self._context.add_extra(cast(JsonDict, block), part.extra, what)
+        for inner in part.content if isinstance(part, SearchResultContent) else ():
+            self._context.drop_extra(inner.extra, "a search result")
+        return block
 
     def _encode_assistant_part(self, part: Part) -> Block | None:
         match part:
@@ -340,7 +354,7 @@ class MessageEncoder:
     def _encode_result_content(self, content: str | Sequence[Part]) -> str | list[Block]:
         if isinstance(content, str):
             return content if content.strip() else ""
-        blocks = [self._encode_user_part(part) for part in content]
+        blocks = [self._with_extra(part, self._encode_user_part(part)) for part in content]
         return [block for block in blocks if block is not None]
 
     def _encode_image(self, part: ImageContent) -> ImageBlock:

@@ -53,6 +53,7 @@ def encode_body(
     context = ConverseContext(request, request_origin(provider, API, request.model or ""))
     repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
     context.warn(*warnings)
+    context.drop_all_extra(request.messages)
     system, messages = split_system(repaired, context)
     if not messages:
         raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")

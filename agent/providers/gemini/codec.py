@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -45,6 +45,9 @@ from .models import (
 )
 from .response import ResponseReader
 from .stream import GeminiDecoder
+
+if TYPE_CHECKING:
+    from .batches import GeminiBatches
 
 _RESERVED_KEYS = ("contents", "model")
 _MERGED_KEYS = ("generationConfig", "toolConfig")
@@ -83,6 +86,7 @@ def _encode(
     context = GeminiContext(request, origin, platform=platform, features=features_of(model))
     context.warn(*repairs)
     check_cache_hints(context, messages)
+    context.drop_all_extra(request.messages)
     system = Role.SYSTEM
     leading = list(takewhile(lambda message: message.role is system, messages))
     encoder = ContentsEncoder(context)
@@ -244,7 +248,8 @@ class GeminiCodec(CodecBase):
         if key is not None:
             bearer = _is_token(address) if token is None else token
             sent = {"authorization": f"Bearer {key}"} if bearer else {"x-goog-api-key": key}
-        super().__init__(name, CAPABILITIES, {**sent, **(headers or {})}, () if key is None else (key,))
+        capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API})
+        super().__init__(name, capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
         self.platform = platform
         self._root = platform.root(address.base_url)
         self._foreign_thinking = foreign_thinking
@@ -326,3 +331,15 @@ class GeminiCodec(CodecBase):
             return int(parse_json(reply.body)["totalTokens"])
         except (ValueError, KeyError, TypeError, OverflowError):
             raise self._protocol_error("the token count is missing or not a number", reply, request) from None
+
+    def batch_api(self) -> GeminiBatches:
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
+        from .batches import GeminiBatches  # lazy: only batch jobs need it
+
+        if self.platform is not GEMINI_API:
+            raise make_unsupported_error(
+                self.name,
+                "its batches read and write Cloud Storage or BigQuery, which this package cannot",
+                "Use batch(), or the provider gemini, which takes the same models with an API key.",
+            )
+        return GeminiBatches(self._root, self._headers)

@@ -8,22 +8,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote, urlsplit
 
 from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, RefusalContent, ToolCall
+from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
 from ..failures import request_id
 from .dialect import API, OPENAI, Dialect
 from .fields import SCHEMA_DIALECT
 from .messages import encode_body
-from .response import MessageReader, normalize_finish_reason, read_finish_reason, read_logprobs, read_usage
+from .response import MessageReader, read_usage
 from .stream import ChatDecoder
+
+if TYPE_CHECKING:
+    from .batches import OpenAIBatches
 
 _OPENAI_PATHS = (
     (re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com", re.I), "/v1"),
@@ -106,8 +109,10 @@ class ChatCodec(CodecBase):
         key = None if address.key is None else address.key.get_secret_value()
         credentials = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
         all_headers = {**credentials, **(headers or {})}
-        super().__init__(dialect.name, dialect.capabilities, all_headers, () if key is None else (key,))
+        capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
+        super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
+        self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"
         self._foreign_thinking = foreign_thinking
 
@@ -138,28 +143,37 @@ class ChatCodec(CodecBase):
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
-        choice = body["choices"][0]
         model = body.get("model") or request.model or ""
-        message = choice["message"]
-        if message is None and "finish_reason" not in choice:
-            raise TypeError("a choice without a message")
-        content = MessageReader(self.dialect, request, model).read_message(message or {}, body)
+        first, *others = body["choices"]
+        alternatives: list[AgentResponse] = []
+        if others:
+            first, *others = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
+            head = {"id": body.get("id")}
+            for choice in others:
+                fields = MessageReader(self.dialect, request, model).read_choice(choice, head)
+                alternatives.append(AgentResponse(provider=self.name, model=model, **fields))
         return AgentResponse(
             provider=self.name,
             model=model,
-            content=content,
-            usage=read_usage(body.get("usage")),
-            stop_reason=normalize_finish_reason(
-                read_finish_reason(choice),
-                called=any(isinstance(part, ToolCall) for part in content),
-                refused=any(isinstance(part, RefusalContent) for part in content),
-            ),
-            raw_stop_reason=choice.get("finish_reason"),
+            usage=read_usage(body.get("usage") or first.get("usage")),
             id=body.get("id") or None,
             request_id=request_id(headers),
-            logprobs=read_logprobs(logprobs) if (logprobs := choice.get("logprobs")) else (),
+            choices=alternatives,
             raw=body,
+            **MessageReader(self.dialect, request, model).read_choice(first, body),
         )
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ChatDecoder(self.dialect, headers, request, self._secrets)
+
+    def batch_api(self) -> OpenAIBatches:
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
+        from .batches import OpenAIBatches  # lazy: only batch jobs need it
+
+        if self.dialect.batch is None:
+            raise make_unsupported_error(self.name, "its Batch API is unknown", "Use batch(), or another provider.")
+        url, mark, query = self._url.partition("?")
+        root = url.removesuffix("/chat/completions")
+        resource = root.removesuffix("/deployments/{model}")
+        endpoint = "/v1/chat/completions" if resource == root else "/chat/completions"
+        return OpenAIBatches(self.dialect.batch, resource, endpoint, self._headers, mark + query)

@@ -6,17 +6,17 @@ A vendor is one `Dialect`. Settings for some of its models name them with a regu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ...schemas.dialect import FORMATS, NUMBERS, SchemaDialect
 from ...types import ProviderCapabilities, ThinkingLevel
 
 API = "openai-chat"
 
-OPAQUE_KEYS = ("reasoning_details", "extra_content", "thought_signature")
+OPAQUE_KEYS = ("reasoning_details", "thinking_blocks", "extra_content", "thought_signature")
 """Keys of a message with opaque data, which is sent back to the same vendor unchanged."""
 
 SIGNED_CONTENT = "content"
@@ -25,7 +25,17 @@ SIGNED_CONTENT = "content"
 MAX_NAME_LENGTH = 64
 """Maximum length of a tool name."""
 
-Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"]
+OptionalField = Literal[
+    "frequency_penalty", "presence_penalty", "logit_bias", "modalities", "n", "service_tier", "store", "top_k", "user",
+    "verbosity",
+]  # fmt: skip
+"""Request fields that only some vendors have."""
+OPTIONAL_FIELDS: frozenset[str] = frozenset(get_args(OptionalField))
+_COMMON_FIELDS: frozenset[OptionalField] = frozenset(
+    ("frequency_penalty", "presence_penalty", "logit_bias", "n", "top_k", "user")
+)
+"""Optional fields of servers for open models."""
+Setting = Literal["temperature", "top_p", "seed", "stop", "logprobs", "parallel_tool_calls", "name"] | OptionalField
 ToolChoice = Literal["auto", "none", "required", "named"]
 Fragment = Mapping[str, Any]
 """Keys that are merged into a body or a content block."""
@@ -48,6 +58,8 @@ class Thinking:
     models: str = ""
     refuses: frozenset[Setting] = frozenset()
     """Settings that these models refuse while they think."""
+    budget: Callable[[int], Fragment] | None = None
+    """Keys for a maximum number of reasoning tokens."""
 
     def nearest(self, level: ThinkingLevel) -> ThinkingLevel | None:
         """The closest level, the higher one of two. None if thinking cannot be disabled."""
@@ -66,6 +78,7 @@ def efforts(
     key: str = "reasoning_effort",
     models: str = "",
     refuses: frozenset[Setting] = frozenset(),
+    budget: Callable[[int], Fragment] | None = None,
 ) -> Thinking:
     """Build thinking levels from efforts such as "low medium xhigh=max", with the keys in `on` for each.
 
@@ -76,14 +89,15 @@ def efforts(
     for entry in words.split():
         level, _, word = entry.partition("=")
         levels[ThinkingLevel(level)] = {**(on or {}), outer: {inner: word or level} if inner else word or level}
-    return Thinking(levels, models, refuses)
+    return Thinking(levels, models, refuses, budget)
 
 
-def switch(on: Fragment, off: Fragment | None, *, models: str = "") -> Thinking:
+def switch(
+    on: Fragment, off: Fragment | None, *, models: str = "", budget: Callable[[int], Fragment] | None = None
+) -> Thinking:
     """Build thinking that is on or off."""
-    return Thinking(
-        {ThinkingLevel.MEDIUM: on} if off is None else {ThinkingLevel.OFF: off, ThinkingLevel.MEDIUM: on}, models
-    )
+    levels = {ThinkingLevel.MEDIUM: on} if off is None else {ThinkingLevel.OFF: off, ThinkingLevel.MEDIUM: on}
+    return Thinking(levels, models, budget=budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,25 @@ class CallIds:
 
 STRICT_IDS = CallIds(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 """Call ids that Claude and its hosts accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDialect:
+    """The Batch API as one vendor implements it. The defaults are OpenAI's."""
+
+    max_requests: int = 50_000
+    max_bytes: int = 200_000_000
+    discount: float | None = 0.5
+    batches_path: str = "/batches"
+    upload_path: str = "/files"
+    purpose: str = "batch"
+    named_files: bool = False
+    """Requires the file's name and type as fields of the upload."""
+    metadata: bool = True
+    """Accepts metadata for batches."""
+    job_form: bool = False
+    """Takes a list of files, the model and a timeout in hours, and omits method and URL in lines."""
+    page_size: int = 100
 
 
 def _capabilities() -> ProviderCapabilities:
@@ -159,7 +192,12 @@ class Dialect:
     strict: bool = True
     """Whether the vendor accepts strict schemas."""
     refused: tuple[tuple[str, frozenset[Setting]], ...] = ()
-    """Settings dropped with a warning, by models that refuse them ("" for all)."""
+    """Settings dropped with a warning, by models that refuse them ("" for all). `n` raises an error."""
+    optional: frozenset[OptionalField] = _COMMON_FIELDS
+    """Optional fields that the vendor has. Others are dropped with a warning; `n` raises an error."""
+    user_key: str = "user"
+    search_models: str | None = None
+    """Models that search the web with `web_search_options`."""
     most_stops: int = 4
     thinking: tuple[Thinking, ...] = (efforts("minimal low medium high xhigh", off={"reasoning_effort": "none"}),)
     """Thinking levels; the first with matching models is used."""
@@ -170,6 +208,12 @@ class Dialect:
     session_key: str | None = None
     """Key for the session id, which routes requests to the same prompt cache."""
     cache_marks: CacheMarks | None = None
+    caches: bool = False
+    """Caches prompts by itself, for some minutes."""
+    long_caches: tuple[tuple[str, Fragment], ...] = ()
+    """Keys that request a long lifetime of that cache, by models."""
+    idempotency: bool = False
+    """Recognizes retried requests by the header `Idempotency-Key`."""
 
     # Messages.
     call_ids: CallIds = CallIds()
@@ -193,11 +237,13 @@ class Dialect:
     """Accepts documents by URL."""
 
     # Responses.
-    done_sentinel: bool = True
-    """Streams end with [DONE]. Elsewhere they end with the bytes, after a finish reason and usage."""
+    finish_reasons: bool = True
+    """Responses have a finish reason. Elsewhere usage and [DONE] end a stream."""
     stream_usage: bool = True
     """Accepts `stream_options` to report usage at the end of a stream."""
 
+    batch: BatchDialect | None = None
+    """The vendor's Batch API, if it has one."""
     capabilities: ProviderCapabilities = field(default_factory=_capabilities)
 
     def refuses(self, setting: str, model: str) -> bool:
@@ -210,6 +256,9 @@ class Dialect:
 
     def find_thinking(self, model: str) -> Thinking:
         return next((thinking for thinking in self.thinking if matches(thinking.models, model)), _NO_THINKING)
+
+    def find_long_cache(self, model: str) -> Fragment | None:
+        return next((fragment for models, fragment in self.long_caches if matches(models, model)), None)
 
 
 _NO_THINKING = Thinking({})
@@ -231,10 +280,18 @@ OPENAI_REASONING = r"(^|/)o[134](-|$)|gpt-[5-9]"
 """OpenAI's reasoning models at any host."""
 
 OPENAI_REFUSALS: tuple[tuple[str, frozenset[Setting]], ...] = (
-    (r"(^|/)o[134](-|$)|gpt-5(-mini|-nano|-pro)?(-\d{4}.*)?$", frozenset(("stop", "logprobs"))),
+    (
+        r"(^|/)o[134](-|$)|gpt-5(-mini|-nano|-pro)?(-\d{4}.*)?$",
+        frozenset(("stop", "logprobs", "frequency_penalty", "presence_penalty", "logit_bias")),
+    ),
     (r"(^|/)o1(-|$)|(^|/)o3-mini", frozenset(("parallel_tool_calls",))),
 )
 """Settings that OpenAI's reasoning models reject with `unsupported_parameter`."""
+
+OPENAI_FIELDS: frozenset[OptionalField] = frozenset(get_args(OptionalField)) - {"top_k"}
+OPENAI_LONG_CACHES: tuple[tuple[str, Fragment], ...] = (
+    (r"^gpt-5(?!\.[6-9])", {"prompt_cache_retention": "24h"}),
+)  # newer models have breakpoints
 
 OPENAI = Dialect(
     base_url="https://api.openai.com/v1",
@@ -252,9 +309,16 @@ OPENAI = Dialect(
         models=r"^gpt-5\.[6-9]|^gpt-[6-9]",
         whole_requests=False,
     ),
+    caches=True,
+    long_caches=OPENAI_LONG_CACHES,
+    optional=OPENAI_FIELDS,
+    user_key="safety_identifier",
+    search_models="search",
+    idempotency=True,
     call_ids=CallIds(re.compile(r"[!-~]{1,40}")),
     refusals=True,
     file_ids=True,
+    batch=BatchDialect(),
 )
 
 UNKNOWN = Dialect(
@@ -264,9 +328,13 @@ UNKNOWN = Dialect(
     completion_models=OPENAI_REASONING,
     refused=OPENAI_REFUSALS,
     thinking=(Thinking({}, models=r"gpt-3|gpt-4"), efforts("minimal low medium high xhigh", off=_NONE)),
+    optional=OPENAI_FIELDS | {"top_k"},
+    search_models="",
+    idempotency=True,
     call_ids=STRICT_IDS,
     file_ids=True,
     video_urls=True,
+    batch=BatchDialect(),
 )
 """Unknown compatible servers, with the features of most servers.
 
@@ -289,3 +357,27 @@ SCHEMA_DIALECT = SchemaDialect(
     most_listed=1_000,
     deepest=10,
 )
+
+CHAT_TEMPLATE = switch(
+    {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
+)
+GATEWAY = efforts(
+    "minimal low medium high xhigh",
+    key="reasoning.effort",
+    off={"reasoning": {"enabled": False}},
+    budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+)
+"""Gateways accept one form for all models behind them."""
+EPHEMERAL = CacheMarks(
+    short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+)
+"""Claude's cache breakpoints, which gateways pass on."""
+
+
+def make_capabilities(**differences: bool) -> ProviderCapabilities:
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
+
+
+def list_fields(names: str) -> frozenset[OptionalField]:
+    return frozenset(field for field in get_args(OptionalField) if field in names.split())

@@ -11,20 +11,22 @@ from typing_extensions import override
 
 from ...models import facts
 from ...schemas import compile_schema
-from ...types import RequestTool, ThinkingLevel, ToolSpec
+from ...types import RequestTool, ThinkingLevel, ToolSpec, WebSearch
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
     JsonDict,
+    drop_modalities,
     drop_silently,
     drop_unsupported,
     normalize_id,
     normalize_name,
+    refuse_choices,
     schema_name,
     send_as,
     tool_parameters,
 )
-from .dialect import MAX_NAME_LENGTH, Dialect, ToolChoice
+from .dialect import MAX_NAME_LENGTH, OPTIONAL_FIELDS, Dialect, ToolChoice, matches
 
 SCHEMA_DIALECT = "openai"
 _SESSION_ID = re.compile(r"[!-~]{1,64}")
@@ -182,28 +184,59 @@ class ChatContext(EncodingContext):
 
     @override
     def refuses(self, name: str) -> bool:
-        return bool(self.dialect.refused) and self.dialect.refuses(name, self.model)
+        if name in ("modalities", "n"):
+            return False  # their encoders decide
+        return not self.supports(name)
+
+    def supports(self, name: str) -> bool:
+        dialect = self.dialect
+        if name in OPTIONAL_FIELDS and name not in dialect.optional:
+            return False
+        return not dialect.refused or not dialect.refuses(name, self.model)
+
+    @property
+    def tools(self) -> list[RequestTool]:
+        """Tools besides web search, which is a setting."""
+        return [tool for tool in self.request.tools if not isinstance(tool, WebSearch)]
 
 
 Tools = Sequence[RequestTool]
 
 
 def encode_tools(context: ChatContext, tools: Tools) -> JsonDict:
+    body: JsonDict = {}
+    for tool in tools:
+        if isinstance(tool, WebSearch):
+            body["web_search_options"] = encode_web_search(context, tool)
+    if not context.tools:
+        return body
     if not context.dialect.capabilities.tools:
         raise context.feature_error(
             f"{context.provider} does not support tools.",
             field="tools",
             fix="Remove them, or use a provider that supports them.",
         )
-    if not _offers_tools(context):
-        return {}
-    return {"tools": [encode_tool(context, tool) for tool in tools]}
+    if _offers_tools(context):
+        body["tools"] = [encode_tool(context, tool) for tool in context.tools]
+    return body
 
 
 def _offers_tools(context: ChatContext) -> bool:
     """Whether tools are sent. Vendors without the tool choice "none" get no tools then."""
-    request = context.request
-    return bool(request.tools) and (request.tool_choice != "none" or "none" in context.dialect.tool_choices)
+    return bool(context.tools) and (context.request.tool_choice != "none" or "none" in context.dialect.tool_choices)
+
+
+def encode_web_search(context: ChatContext, tool: WebSearch) -> JsonDict:
+    models = context.dialect.search_models
+    if models is None or not matches(models, context.model):
+        raise context.builtin_tool_error(tool)
+    context.drop_tool_settings(tool, "context_size", "user_location")
+    options: JsonDict = {}
+    if tool.context_size is not None:
+        options["search_context_size"] = tool.context_size
+    if tool.user_location is not None:
+        options["user_location"] = {"type": "approximate", "approximate": tool.user_location.to_dict()}
+    return {**options, **tool.extra}
 
 
 def encode_tool(context: ChatContext, tool: RequestTool) -> FunctionTool | Mapping[str, Any]:
@@ -231,7 +264,7 @@ def encode_tool(context: ChatContext, tool: RequestTool) -> FunctionTool | Mappi
 
 
 def encode_tool_choice(context: ChatContext, choice: str) -> JsonDict:
-    if not context.request.tools:
+    if not context.tools:
         if choice not in ("auto", "none"):
             context.warn(f"tool_choice={choice!r} was left out: the request has no tools")
         return {}
@@ -319,6 +352,42 @@ def encode_thinking(context: ChatContext, level: ThinkingLevel) -> JsonDict:
     return {**thinking.levels[nearest]}
 
 
+def encode_thinking_budget(context: ChatContext, budget: int) -> JsonDict:
+    thinking = context.dialect.find_thinking(context.model)
+    if thinking.budget is None:
+        context.warn(
+            f"thinking_budget was left out: {context.model or 'the model'} at {context.provider} takes levels only"
+        )
+        return {}
+    off = thinking.levels.get(ThinkingLevel.OFF) if budget == 0 else None
+    return {**(off or thinking.budget(budget))}
+
+
+def encode_choices(context: ChatContext, n: int) -> JsonDict:
+    return {"n": n} if context.supports("n") else refuse_choices(context, n)
+
+
+def encode_modalities(context: ChatContext, modalities: Sequence[str]) -> JsonDict:
+    if not context.supports("modalities"):
+        return drop_modalities(context, modalities)
+    if "audio" in modalities and "audio" not in context.request.extra:
+        raise context.feature_error(
+            "Audio output needs a voice and a format.",
+            field="modalities",
+            fix='Pass extra={"audio": {"voice": "alloy", "format": "wav"}}.',
+        )
+    return {"modalities": modalities}
+
+
+def encode_user(context: ChatContext, user: str) -> JsonDict:
+    return {context.dialect.user_key: user}
+
+
+def encode_cache(context: ChatContext, hint: str) -> JsonDict:
+    """Request a long lifetime of the vendor's own cache. Breakpoints are encoded with messages."""
+    return {**(context.dialect.find_long_cache(context.model) or {})} if hint == "long" else {}
+
+
 def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
     """Send the schema for native output. Other output modes use a tool or the prompt."""
     request, dialect = context.request, context.dialect
@@ -341,7 +410,7 @@ def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
 
 def encode_metadata(context: ChatContext, metadata: Mapping[str, Any]) -> JsonDict:
     """Send metadata of completions that the vendor stores."""
-    if not context.dialect.metadata or context.request.extra.get("store") is not True:
+    if not context.dialect.metadata or True not in (context.request.store, context.request.extra.get("store")):
         return {}
     if len(metadata) <= _MAX_METADATA_PAIRS and all(isinstance(value, str) for value in metadata.values()):
         return {"metadata": metadata}
@@ -370,16 +439,16 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "output_mode": drop_silently,
     "metadata": encode_metadata,
     "session_id": encode_session_id,
-    "thinking_budget": drop_unsupported("thinking_budget"),
+    "thinking_budget": encode_thinking_budget,
     "verbosity": send_as("verbosity"),
-    "top_k": drop_unsupported("top_k"),
+    "top_k": send_as("top_k"),
     "frequency_penalty": send_as("frequency_penalty"),
     "presence_penalty": send_as("presence_penalty"),
     "logit_bias": send_as("logit_bias"),
-    "n": drop_unsupported("n"),
-    "modalities": drop_unsupported("modalities"),
+    "n": encode_choices,
+    "modalities": encode_modalities,
     "service_tier": send_as("service_tier"),
-    "user": send_as("user"),
+    "user": encode_user,
     "store": send_as("store"),
     "previous_response_id": drop_unsupported("previous_response_id"),
     "conversation": drop_unsupported("conversation"),
@@ -387,7 +456,8 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "cached_content": drop_unsupported("cached_content"),
     "safety_settings": drop_unsupported("safety_settings"),
     "betas": drop_unsupported("betas"),
+    "cache": encode_cache,
     "deadline": drop_silently,
 }
-ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "extra"))
+ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))
 """Fields that `encode_body` and the message encoder encode."""

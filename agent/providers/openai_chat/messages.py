@@ -22,6 +22,7 @@ from ...types import (
     ThinkingContent,
     ToolCall,
     ToolResult,
+    ToolSpec,
     VendorContent,
     VideoContent,
 )
@@ -90,6 +91,8 @@ class MessageEncoder:
         """Ids of parts whose breakpoints exceed the vendor's limit."""
         self._attachments: list[Block] = []
         """Media of results, for a user message after the turn's last result."""
+        self._unmarked: set[CacheHint] = set()
+        """Hints of parts without breakpoints."""
 
     def encode(self, messages: Sequence[Message]) -> list[MessageParam]:
         marked = {} if self._marks is None else self._find_breakpoints(messages)
@@ -113,7 +116,22 @@ class MessageEncoder:
             if position in marked and params:
                 encoded[-1] = _mark_last_block(params[-1], marked[position])
         self._end_results(encoded)
+        if self._unmarked or self._context.request.cache is not None or self._context.request.tools:
+            self._check_cache_hints()
         return encoded
+
+    def _check_cache_hints(self) -> None:
+        """Warn about hints that neither breakpoints nor the vendor's own cache honour."""
+        context, hints, dialect = self._context, self._unmarked, self._dialect
+        whole = context.request.cache
+        marked = self._marks is not None and self._marks.whole_requests
+        if whole is not None and not marked and (whole == "short" or dialect.find_long_cache(context.model) is None):
+            hints.add(whole)
+        hints |= {tool.cache for tool in context.tools if isinstance(tool, ToolSpec) and tool.cache is not None}
+        if hints and not dialect.caches:
+            context.warn(f"cache was left out: {context.provider} does not support it there")
+        elif "long" in hints:
+            context.warn(f"cache='long' was left out: {context.provider} decides how long it caches")
 
     def _end_results(self, encoded: list[MessageParam], *, before_user: bool = False) -> None:
         """Add the attachments after a turn's last result."""
@@ -140,7 +158,10 @@ class MessageEncoder:
         return {position: self._marks.fragment(hint) for position in positions[: max(0, limit - len(marked))]}
 
     def _mark_of(self, part: Part) -> Fragment:
-        if part.cache is None or self._marks is None or id(part) in self._ignored_marks:
+        if part.cache is None or id(part) in self._ignored_marks:
+            return {}
+        if self._marks is None:
+            self._unmarked.add(part.cache)
             return {}
         return self._marks.fragment(part.cache)
 
@@ -156,6 +177,9 @@ class MessageEncoder:
         return self._add_name(encoded, message)
 
     def _add_name(self, encoded: M, message: Message) -> M:
+        if message.extra:
+            encoded = cast(M, {**encoded})
+            self._context.add_extra(cast(JsonDict, encoded), message.extra, "a message")
         if message.name is None:
             return encoded
         if self._dialect.refuses("name", self._context.model):
@@ -168,6 +192,7 @@ class MessageEncoder:
         blocks: list[Block] = []
         for part in parts:
             block = self._encode_block(part, where)
+            self._add_extra(block, part)
             if system and block["type"] != "text":
                 raise self._context.part_error(part, where)
             blocks.append(cast(Block, {**block, **self._mark_of(part)}))
@@ -208,6 +233,15 @@ class MessageEncoder:
                 raise self._context.part_error(part, where)
             case _:
                 assert_never(part)
+
+    def _add_extra(self, encoded: Block | Call, part: Part) -> None:
+        if part.extra:
+            self._context.add_extra(cast(JsonDict, encoded), part.extra, f"a part of type {part.type!r}")
+        for inner in part.content if isinstance(part, SearchResultContent) else ():
+            self._drop_extra(inner)
+
+    def _drop_extra(self, part: Part) -> None:
+        self._context.drop_extra(part.extra, f"a part of type {part.type!r}")
 
     def _encode_audio(self, part: AudioContent) -> AudioBlock:
         format = _AUDIO_FORMATS.get(part.media_type or "audio/wav")
@@ -282,8 +316,12 @@ class MessageEncoder:
                     assert_never(part)
             if part.cache is not None:
                 mark = self._mark_of(part) or mark
+            if part.extra and not isinstance(part, ToolCall):
+                self._drop_extra(part)
         content_text = "" if "audio" in encoded else "".join(text)
         if not content_text and not calls and len(encoded) == 1:
+            named = {} if message.name is None else {"name": message.name}
+            self._context.drop_extra({**message.extra, **named}, "a message")
             return []
         self._add_content(encoded, content_text, thinking, opaque, has_calls=bool(calls))
         if calls:
@@ -338,11 +376,19 @@ class MessageEncoder:
         opaque: Mapping[str, Any] = (call.provider_data or {}) if is_own(call, self._origin) else {}
         id, name = self._normalize_id(call.id), normalize_name(call.name, MAX_NAME_LENGTH)
         if opaque.get("type") == "custom":
-            return {"id": id, "type": "custom", "custom": {"name": name, "input": call.arguments.get("input", "")}}
+            custom: Call = {
+                "id": id,
+                "type": "custom",
+                "custom": {"name": name, "input": call.arguments.get("input", "")},
+            }
+            self._add_extra(custom, call)
+            return custom
         arguments = dump_arguments(call.arguments) if call.invalid_arguments is None else call.invalid_arguments
         encoded: Call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._add_extra(encoded, call)
         if opaque:
-            replayed = {key: value for key, value in opaque.items() if key in self._dialect.replayed}
+            keys = {*self._dialect.replayed, "provider_specific_fields"}
+            replayed = {key: value for key, value in opaque.items() if key in keys}
             return cast(Call, {**encoded, **replayed})
         return encoded
 
@@ -353,9 +399,14 @@ class MessageEncoder:
 
     def _encode_results(self, message: Message) -> list[ToolMessage]:
         id, content = message.tool_call_id, message.content
+        encoded: list[ToolMessage]
         if isinstance(content, str) and id is not None:
-            return [{"role": "tool", "tool_call_id": self._normalize_id(id), "content": content}]
-        return [self._encode_result(part) for part in message.parts if isinstance(part, ToolResult)]
+            encoded = [{"role": "tool", "tool_call_id": self._normalize_id(id), "content": content}]
+        else:
+            encoded = [self._encode_result(part) for part in message.parts if isinstance(part, ToolResult)]
+        for each in encoded if message.extra else ():
+            self._context.add_extra(cast(JsonDict, each), message.extra, "a message")
+        return encoded
 
     def _encode_result(self, result: ToolResult) -> ToolMessage:
         id, text = self._normalize_id(result.tool_call_id), result.text
@@ -367,13 +418,20 @@ class MessageEncoder:
             blocks += map(encode_image, images)
         elif media:
             self._attachments.append(encode_text(f"Attached to the result of {result.name or 'the call'} ({id}):"))
-            self._attachments += [self._encode_block(part, "in a tool result") for part in media]
+            for attached in media:
+                block = self._encode_block(attached, "in a tool result")
+                self._add_extra(block, attached)
+                self._attachments.append(block)
             text = text or ATTACHED
         if result.is_error:
             text = f"Error: {text}"
         if blocks and text:
             blocks.insert(0, encode_text(text))
         encoded: ToolMessage = {"role": "tool", "tool_call_id": id, "content": blocks or text}
+        self._context.add_extra(cast(JsonDict, encoded), result.extra, "a tool result")
+        for inner in parts:
+            if inner.extra and (blocks or isinstance(inner, TextContent)):
+                self._drop_extra(inner)
         for part in (result, *reversed(parts)):
             if mark := self._mark_of(part):
                 return _mark_last_block(encoded, mark)

@@ -31,12 +31,15 @@ from ...types import (
     Usage,
     VendorContent,
 )
-from ..encoding import original_names, read_arguments, request_origin, tool_parameters
+from ..encoding import JsonDict, normalize_name, original_names, read_arguments, request_origin, tool_parameters
+from ..repair import REPEATED_CALL
 from .dialect import API, MAX_NAME_LENGTH, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
 from .fields import SCHEMA_DIALECT
 
 VENDOR_KEYS = ("executed_tools",)
 """Keys of a message that report server-side tools."""
+CALL_KEYS = (*OPAQUE_KEYS, "provider_specific_fields")
+"""Keys of a call with opaque data."""
 _PADDED = re.compile(r"[^=]+=*")
 """One chunk of base64. Streamed audio consists of several, each with its own padding."""
 
@@ -44,9 +47,12 @@ _PADDED = re.compile(r"[^=]+=*")
 class MessageReader:
     """Decodes the message that answers one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_image_origin", "_names", "_origin", "_request", "_strict")
+    __slots__ = ("_dialect", "_ids", "_image_origin", "_names", "_origin", "_request", "_strict", "warnings")
 
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
+        self._dialect = dialect
+        self._ids: set[str] = set()
+        self.warnings: dict[str, None] = {}
         self._origin = request_origin(dialect.name, API, request.model or model)
         # Without an origin, repair moves an image to a user message. Most vendors reject it in an assistant message.
         self._image_origin = self._origin if "images" in dialect.replayed else None
@@ -57,6 +63,45 @@ class MessageReader:
             self._names = original_names(request, MAX_NAME_LENGTH)
             strict = request.tools if dialect.strict else ()
             self._strict = {tool.name: tool for tool in strict if isinstance(tool, ToolSpec) and tool.strict}
+
+    def read_choice(self, choice: Mapping[str, Any], body: Mapping[str, Any]) -> JsonDict:
+        """Decode a complete choice, as fields of a response."""
+        message = choice["message"]
+        if message is None and "finish_reason" not in choice:
+            raise TypeError("a choice without a message")
+        content = self.read_message(message or {}, body)
+        called = any(isinstance(part, ToolCall) for part in content)
+        refused = any(isinstance(part, RefusalContent) for part in content)
+        return {
+            "content": content,
+            "stop_reason": self.stop_reason(read_finish_reason(choice), called=called, refused=refused),
+            "raw_stop_reason": choice.get("finish_reason"),
+            "logprobs": read_logprobs(logprobs) if (logprobs := choice.get("logprobs")) else (),
+            "warnings": tuple(self.warnings),
+            **read_metadata(body, choice, message or {}),
+        }
+
+    def stop_reason(self, raw: str | None, *, called: bool, refused: bool) -> FinishReason:
+        if raw is None and not self._dialect.finish_reasons:
+            raw = "stop"
+        return normalize_finish_reason(raw, called=called, refused=refused)
+
+    def unique_id(self, id: str) -> str:
+        """Return an id that no other call of the response has."""
+        unique, number = id, 1
+        while unique in self._ids:
+            number += 1
+            unique = f"{id}#{number}"
+            self.warnings[REPEATED_CALL] = None
+        self._ids.add(unique)
+        return unique
+
+    def is_whole_name(self, name: str) -> bool:
+        """Whether a name is that of a tool in the request, and cannot be the beginning of another one's."""
+        offered = [
+            normalize_name(tool.name, MAX_NAME_LENGTH) for tool in self._request.tools if not isinstance(tool, Mapping)
+        ]
+        return name in offered and not any(other.startswith(name) and other != name for other in offered)
 
     def read_message(self, message: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[Part, ...]:
         """Decode a complete message. Its sources may be next to it, in the body."""
@@ -83,11 +128,13 @@ class MessageReader:
             calls = ({"function": legacy},)
         for position, call in enumerate(calls):
             function = function_in(call)
-            data = {key: call[key] for key in OPAQUE_KEYS if call.get(key)}
+            data = {key: call[key] for key in CALL_KEYS if call.get(key)}
             if is_custom(call):
                 data["type"] = "custom"
             id = call.get("id") or generate_call_id(body.get("id") or "", position)
-            parts.append(self.build_call(str(id), function.get("name") or "", function.get("arguments"), data))
+            parts.append(
+                self.build_call(self.unique_id(str(id)), function.get("name") or "", function.get("arguments"), data)
+            )
         tools_run = {key: message[key] for key in VENDOR_KEYS if message.get(key)}
         images = message.get("images") or ()
         if audio or images or annotations or tools_run or blocks:
@@ -194,15 +241,21 @@ def function_in(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[dict[str, Any]]]:
     """Split content into text, reasoning, parts of a reasoning summary, and other blocks."""
-    if not content:
+    if content is None or content == []:
         return "", "", [], []
     if isinstance(content, str):
         return content, "", [], []
+    blocks = content if isinstance(content, list) else [content]
+    if not all(isinstance(block, str) or (isinstance(block, dict) and _is_block(block)) for block in blocks):
+        return to_json(content, inf_nan_mode="constants").decode(), "", [], []  # the output of a schema
     text: list[str] = []
     thinking: list[str] = []
     summary: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
-    for block in content:
+    for block in blocks:
+        if isinstance(block, str):
+            text.append(block)
+            continue
         kind = block.get("type")
         if kind == "thinking":
             inner = block.get("thinking")
@@ -215,6 +268,10 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
         elif kind:
             others.append(block)
     return "".join(text), "".join(thinking), summary, others
+
+
+def _is_block(value: Mapping[str, Any]) -> bool:
+    return isinstance(value.get("type"), str) or isinstance(value.get("text"), str)
 
 
 def summary_data(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -233,9 +290,14 @@ def read_reasoning(message: Mapping[str, Any]) -> str:
     plain = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(plain, str) and plain:
         return plain
-    if not (details := message.get("reasoning_details")):
+    details = message.get("reasoning_details") or message.get("thinking_blocks")
+    if not details:
         return ""
-    return "".join(detail.get("text") or detail.get("summary") or "" for detail in details if isinstance(detail, dict))
+    return "".join(
+        detail.get("text") or detail.get("summary") or detail.get("thinking") or ""
+        for detail in details
+        if isinstance(detail, dict)
+    )
 
 
 def read_citations(annotations: Iterable[Mapping[str, Any]], body: Mapping[str, Any]) -> tuple[Citation, ...]:
@@ -278,6 +340,53 @@ def read_token(entry: Mapping[str, Any]) -> dict[str, Any]:
         "top": [{"token": other.get("token"), "logprob": other.get("logprob")} for other in top],
     }
 
+
+READ_KEYS = frozenset(
+    ("id", "object", "created", "model", "choices", "usage", "error", "search_results", "citations", "obfuscation")
+)
+READ_CHOICE_KEYS = frozenset(("index", "message", "delta", "finish_reason", "logprobs", "usage", "error"))
+READ_MESSAGE_KEYS = frozenset(
+    (
+        "role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls", "function_call", "annotations",
+        "audio", "images", *OPAQUE_KEYS, *VENDOR_KEYS,
+    )
+)  # fmt: skip
+_READ_USAGE_KEYS = frozenset(
+    (
+        "prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details",
+        "prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens",
+        "cache_creation_input_tokens", "reasoning_tokens", "citation_tokens", "num_search_queries",
+        "num_sources_used", "server_tool_use", "cost", "cost_in_usd_ticks",
+    )
+)  # fmt: skip
+
+
+def read_metadata(body: Mapping[str, Any], choice: Mapping[str, Any], message: Mapping[str, Any]) -> JsonDict:
+    """Read service tier, stop sequence and vendor-specific data, as fields of a response."""
+    vendor: JsonDict = {}
+    keep_others(vendor, body, READ_KEYS)
+    keep_others(vendor, choice, READ_CHOICE_KEYS)
+    keep_others(vendor, message, READ_MESSAGE_KEYS)
+    others: JsonDict = {}
+    keep_others(others, as_mapping(body.get("usage") or choice.get("usage")), _READ_USAGE_KEYS)
+    if others:
+        vendor["usage"] = others
+    tier, stop = vendor.pop("service_tier", None), None
+    for key in _STOP_KEYS:
+        if isinstance(vendor.get(key), str):
+            stop = vendor.pop(key)
+    fields: JsonDict = {"service_tier": tier if isinstance(tier, str) else None, "stop_sequence": stop}
+    return {**fields, "vendor": vendor} if vendor else fields
+
+
+def keep_others(kept: JsonDict, data: Mapping[str, Any], read: frozenset[str]) -> None:
+    """Add data without a field of its own, unless it is empty."""
+    if not read.issuperset(data):
+        kept |= {key: value for key, value in data.items() if key not in read and value not in (None, "", [], {})}
+
+
+_STOP_KEYS = ("stop_reason", "matched_stop")
+"""Keys of a choice with the stop sequence, or with the number of a token."""
 
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -323,11 +432,18 @@ _DETAILS = {
     "num_sources_used": "web_sources",
 }
 _PROMPT_DETAILS = {
+    "text_tokens": "input_text_tokens",
     "audio_tokens": "input_audio_tokens",
     "image_tokens": "input_image_tokens",
     "video_tokens": "input_video_tokens",
 }
-_COMPLETION_DETAILS = {"audio_tokens": "output_audio_tokens", "image_tokens": "output_image_tokens"}
+_COMPLETION_DETAILS = {
+    "text_tokens": "output_text_tokens",
+    "audio_tokens": "output_audio_tokens",
+    "image_tokens": "output_image_tokens",
+    "accepted_prediction_tokens": "accepted_prediction_tokens",
+    "rejected_prediction_tokens": "rejected_prediction_tokens",
+}
 
 
 def read_usage(usage: Any) -> Usage | None:

@@ -17,15 +17,20 @@ from ..codec import DecoderBase
 from ..failures import read_error_details, request_id
 from .dialect import OPAQUE_KEYS, Dialect
 from .response import (
+    CALL_KEYS,
+    READ_CHOICE_KEYS,
+    READ_KEYS,
+    READ_MESSAGE_KEYS,
     VENDOR_KEYS,
     MessageReader,
     function_in,
     generate_call_id,
     is_custom,
-    normalize_finish_reason,
+    keep_others,
     read_citations,
     read_finish_reason,
     read_logprobs,
+    read_metadata,
     read_reasoning,
     read_usage,
     split_content,
@@ -45,13 +50,15 @@ _THINKING, _TEXT, _REFUSAL, _FIRST_CALL = 0, 1, 2, 3
 class _PartialCall:
     """A call whose arguments are still arriving."""
 
-    __slots__ = ("arguments", "id", "name", "number", "opaque", "position", "started")
+    __slots__ = ("arguments", "id", "name", "number", "opaque", "position", "started", "unique_id")
 
     def __init__(self, number: Any, position: int) -> None:
         self.number = number
         """The vendor's index, which some vendors repeat or leave out."""
         self.position = position
         self.id = ""
+        self.unique_id = ""
+        """The id in the response, which differs if several calls have the same."""
         self.name = ""
         self.arguments: list[str] = []
         self.opaque: dict[str, Any] = {}
@@ -66,13 +73,19 @@ class _Collected:
         "audio",
         "audio_pieces",
         "blocks",
+        "choice",
         "details",
+        "head",
         "images",
+        "last",
         "logprobs",
+        "message",
         "opaque",
         "runs",
+        "seen",
         "sources",
         "summary",
+        "thoughts",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +93,8 @@ class _Collected:
         self.details: list[dict[str, Any]] = []
         self.summary: list[list[dict[str, Any]]] = []
         """Pieces of each part of the reasoning summary, which may be signed."""
+        self.thoughts: list[dict[str, Any]] = []
+        """Thinking blocks of gateways, which may be signed."""
         self.sources: dict[str, Any] = {}
         """Sources next to the message; each chunk repeats them."""
         self.annotations: list[dict[str, Any]] = []
@@ -90,14 +105,21 @@ class _Collected:
         self.audio_pieces: dict[str, list[str]] = {}
         """Pieces of the audio's data and transcript."""
         self.logprobs: list[dict[str, Any]] = []
+        self.seen: set[str] = {*READ_KEYS}
+        self.last: dict[str, Any] = {}
+        """Keys of the chunks so far, and the last chunk."""
+        self.head: dict[str, Any] = {}
+        self.choice: dict[str, Any] = {}
+        self.message: dict[str, Any] = {}
+        """Data of chunks, choices and deltas without a field of its own; later values replace earlier ones."""
 
 
 class ChatDecoder(DecoderBase):
     """Decoder of one stream of chat completion chunks."""
 
     __slots__ = (
-        "_calls", "_collected", "_dialect", "_finish_reason", "_id", "_model", "_raw_finish_reason", "_reader",
-        "_refused", "_started", "_text", "_thinking", "_usage",
+        "_calls", "_choices", "_collected", "_dialect", "_finish_reason", "_id", "_model", "_raw_finish_reason",
+        "_reader", "_refused", "_started", "_text", "_thinking", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -119,12 +141,20 @@ class ChatDecoder(DecoderBase):
         self._refused = False
         self._collected = _Collected()
         self._reader = MessageReader(dialect, request, "")
+        self._choices: dict[int, ChatDecoder] = {}
+        """Decoders of the other choices, by index."""
 
     @override
     def _decode_end(self, events: list[StreamEvent]) -> None:
-        counted = bool(self._usage) or not self._dialect.stream_usage
-        complete = self._raw_finish_reason is not None and counted and not self._sse.pending
-        if complete and not self._dialect.done_sentinel:
+        """End the stream without [DONE], which many vendors leave out, if all choices have a finish reason."""
+        if self._sse.pending:
+            payloads = self._sse.feed(b"\n\n")  # the last event may lack its blank line
+            if not payloads:
+                return
+            for payload in payloads:
+                self._decode_event(payload, events)
+        decoders = (self, *self._choices.values())
+        if not self.done and self.failure is None and all(each._raw_finish_reason is not None for each in decoders):
             self._finish(events)
 
     @override
@@ -150,7 +180,10 @@ class ChatDecoder(DecoderBase):
             if not self._started:  # the first chunk may have no choices, no model and no id
                 self._open(chunk)
             for choice in choices:
-                self._decode_choice(choice, chunk, events)
+                if (index := choice.get("index")) and isinstance(index, int):
+                    self._decode_other(index, choice, chunk)
+                else:
+                    self._decode_choice(choice, chunk, events)
             for key in ("search_results", "citations"):
                 if chunk.get(key):
                     self._collected.sources[key] = chunk[key]
@@ -159,7 +192,21 @@ class ChatDecoder(DecoderBase):
                 raise ValueError("it is not a chat completion chunk")
             self._report_error(chunk)
             return
+        self._collected.last = chunk
+        if not self._collected.seen.issuperset(chunk):  # other chunks repeat the values
+            keep_others(self._collected.head, chunk, READ_KEYS)
+            self._collected.seen.update(chunk)
         self._update_usage(chunk)
+
+    def _decode_other(self, index: int, choice: dict[str, Any], chunk: dict[str, Any]) -> None:
+        """Decode an alternative with a decoder of its own, whose events are not emitted."""
+        other = self._choices.get(index)
+        if other is None:
+            other = self._choices[index] = ChatDecoder(self._dialect, self._headers, self._request, self._secrets)
+            other._id, other._model = self._id, self._model
+        events: list[StreamEvent] = []
+        other._decode_choice(choice, chunk, events)
+        other._emit(events)
 
     def _open(self, chunk: dict[str, Any]) -> None:
         self._started = True
@@ -187,8 +234,6 @@ class ChatDecoder(DecoderBase):
             self._usage = usage
 
     def _decode_choice(self, choice: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        if choice.get("index"):
-            return  # only the first choice is used
         if choice.get("error"):
             self._report_error(choice)
             return
@@ -196,6 +241,9 @@ class ChatDecoder(DecoderBase):
             self._decode_delta(delta, chunk, events)
         if choice.get("logprobs"):
             self._collected.logprobs += read_logprobs(choice["logprobs"])
+        keep_others(self._collected.choice, choice, READ_CHOICE_KEYS)
+        if choice.get("usage"):
+            self._update_usage(choice)
         if reason := choice.get("finish_reason"):
             self._raw_finish_reason = reason
             self._finish_reason = read_finish_reason(choice)
@@ -204,12 +252,13 @@ class ChatDecoder(DecoderBase):
 
     def _decode_delta(self, delta: dict[str, Any], chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         content = delta.get("content")
-        if isinstance(content, str) and content:
-            self._add_text(content, chunk, events)
+        if isinstance(content, str):
+            if content:
+                self._add_text(content, chunk, events)
             content = None
         if not _TEXT_KEYS.issuperset(delta):
             self._decode_extras(delta, chunk, events)
-        if content:
+        if content is not None:
             self._decode_blocks(content, chunk, events)
 
     def _add_text(self, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -236,8 +285,12 @@ class ChatDecoder(DecoderBase):
         for detail in delta.get("reasoning_details") or ():
             if isinstance(detail, dict):
                 self._merge_detail(detail)
+        keep_others(collected.message, delta, READ_MESSAGE_KEYS)
+        for block in delta.get("thinking_blocks") or ():
+            if isinstance(block, dict):
+                self._merge_thought(block)
         for key in OPAQUE_KEYS:
-            if key != "reasoning_details" and delta.get(key):
+            if key not in ("reasoning_details", "thinking_blocks") and delta.get(key):
                 collected.opaque[key] = delta[key]
         collected.annotations += delta.get("annotations") or ()
         collected.images += delta.get("images") or ()
@@ -273,6 +326,15 @@ class ChatDecoder(DecoderBase):
                 return
         self._collected.details.append(dict(detail))
 
+    def _merge_thought(self, block: dict[str, Any]) -> None:
+        """Merge a delta into the thinking block before it, which its signature ends."""
+        last = self._collected.thoughts[-1] if self._collected.thoughts else {}
+        if block.get("type") == last.get("type") == "thinking" and not last.get("signature"):
+            last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
+            last.update({key: value for key, value in block.items() if key != "thinking" and value is not None})
+        else:
+            self._collected.thoughts.append(dict(block))
+
     def _add_summary(self, summary: list[dict[str, Any]]) -> None:
         """Add deltas of a reasoning summary. A signature ends its part."""
         parts = self._collected.summary
@@ -296,28 +358,33 @@ class ChatDecoder(DecoderBase):
         function = function_in(piece)
         call = self._call_for(piece, function)
         call.id = call.id or piece.get("id") or ""
-        call.name = call.name or function.get("name") or ""
-        call.opaque.update({key: piece[key] for key in OPAQUE_KEYS if piece.get(key)})
+        if (name := function.get("name")) and name != call.name:  # some vendors repeat the name, others split it
+            call.name += name
+        call.opaque.update({key: piece[key] for key in CALL_KEYS if piece.get(key)})
         if is_custom(piece):
             call.opaque["type"] = "custom"
-        index = _FIRST_CALL + call.position
-        if not call.started and call.name:
-            call.started = True
-            call.id = str(call.id or generate_call_id(self._id, call.position))
-            started = ToolCall(id=call.id, name=self._reader.original_name(call.name))
-            events.append(StreamEvent.tool_call_start(started, index=index, raw=chunk))
-            if call.arguments:  # they came before the name
-                self._add_arguments(call, "".join(call.arguments), chunk, events)
-        arguments = function.get("arguments")
-        if arguments:
-            text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
-            call.arguments.append(text)
-            if call.started:
-                self._add_arguments(call, text, chunk, events)
+        if arguments := function.get("arguments"):
+            call.arguments.append(arguments if isinstance(arguments, str) else to_json(arguments).decode())
+        if call.started:
+            if arguments:
+                self._add_arguments(call, call.arguments[-1], chunk, events)
+        elif call.name and (call.arguments or self._reader.is_whole_name(call.name)):
+            self._start_call(call, chunk, events)
 
-    def _add_arguments(self, call: _PartialCall, text: str, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _start_call(self, call: _PartialCall, chunk: dict[str, Any] | None, events: list[StreamEvent]) -> None:
+        """Report a call whose name is complete, with the arguments so far."""
+        call.started = True
+        call.unique_id = self._reader.unique_id(str(call.id or generate_call_id(self._id, call.position)))
+        started = ToolCall(id=call.unique_id, name=self._reader.original_name(call.name))
+        events.append(StreamEvent.tool_call_start(started, index=_FIRST_CALL + call.position, raw=chunk))
+        if call.arguments:  # they may come before the name
+            self._add_arguments(call, "".join(call.arguments), chunk, events)
+
+    def _add_arguments(
+        self, call: _PartialCall, text: str, chunk: dict[str, Any] | None, events: list[StreamEvent]
+    ) -> None:
         name, index = self._reader.original_name(call.name), _FIRST_CALL + call.position
-        events.append(StreamEvent.tool_call_delta_event(text, id=call.id, name=name, index=index, raw=chunk))
+        events.append(StreamEvent.tool_call_delta_event(text, id=call.unique_id, name=name, index=index, raw=chunk))
 
     def _call_for(self, piece: dict[str, Any], function: Mapping[str, Any]) -> _PartialCall:
         """Find the call of a delta by index. A new id with a name starts a new call, whatever its index is."""
@@ -337,11 +404,12 @@ class ChatDecoder(DecoderBase):
 
     def _finish(self, events: list[StreamEvent]) -> None:
         """End all blocks and the message."""
-        if self._raw_finish_reason is None:
+        if self._raw_finish_reason is None and (self._dialect.finish_reasons or not self._usage):
             self._fail("the stream ended without a finish reason")
             return
         collected, reader = self._collected, self._reader
-        details = {"reasoning_details": collected.details} if collected.details else {}
+        merged = {"reasoning_details": collected.details, "thinking_blocks": collected.thoughts}
+        details = {key: value for key, value in merged.items() if value}
         opaque = {**details, **collected.opaque, **summary_data([_join_pieces(pieces) for pieces in collected.summary])}
         if opaque or self._thinking:
             part = reader.build_thinking("".join(self._thinking), opaque)
@@ -351,8 +419,9 @@ class ChatDecoder(DecoderBase):
                 StreamEvent.content_part_event(TextContent(text="".join(self._text), citations=citations), index=_TEXT)
             )
         for call in self._calls:
-            id = str(call.id or generate_call_id(self._id, call.position))
-            finished = reader.build_call(id, call.name, "".join(call.arguments), call.opaque)
+            if not call.started:
+                self._start_call(call, None, events)
+            finished = reader.build_call(call.unique_id, call.name, "".join(call.arguments), call.opaque)
             events.append(StreamEvent.tool_call_end(finished, index=_FIRST_CALL + call.position))
         audio = {key: "".join(pieces) for key, pieces in collected.audio_pieces.items()}
         others = reader.build_others(
@@ -362,14 +431,26 @@ class ChatDecoder(DecoderBase):
             events.append(StreamEvent.content_part_event(other, index=index))
         self.done = True
         usage = read_usage(self._usage)
+        keep_others(collected.head, collected.last, READ_KEYS)
         response = AgentResponse(
+            provider=self._dialect.name,
             model=self._model,
             usage=usage,
-            stop_reason=normalize_finish_reason(self._finish_reason, called=bool(self._calls), refused=self._refused),
+            stop_reason=reader.stop_reason(self._finish_reason, called=bool(self._calls), refused=self._refused),
             raw_stop_reason=self._raw_finish_reason,
             logprobs=collected.logprobs,
+            choices=[self._choices[index].end_choice() for index in sorted(self._choices)],
+            warnings=tuple(reader.warnings),
+            **read_metadata({**collected.head, "usage": self._usage}, collected.choice, collected.message),
         )
         events.append(StreamEvent.message_end(usage=usage, response=response))
+
+    def end_choice(self) -> AgentResponse:
+        """End the decoding of an alternative, and return it as far as it came."""
+        events: list[StreamEvent] = []
+        self._finish(events)
+        self._emit(events)
+        return self.response() if self.done else self.partial()
 
 
 def _find_error(chunk: dict[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from typing_extensions import override
@@ -32,6 +32,9 @@ from .fields import FIELDS, ResponsesContext
 from .messages import ItemEncoder
 from .response import ItemReader, as_text, objects_in, read_logprobs, read_metadata, read_usage, stop_reason
 from .stream import ResponsesDecoder
+
+if TYPE_CHECKING:
+    from ..openai_chat.batches import OpenAIBatches
 
 _CONTINUING_KEYS = ("previous_response_id", "conversation")
 _RESERVED_KEYS = ("input", "instructions", "model", "stream")
@@ -74,6 +77,7 @@ def encode_body(
         results, messages = _split_leading_results(messages)
     repaired, repairs = repair(messages, origin, foreign_thinking)
     context.warn(*repairs)
+    context.drop_all_extra(request.messages)
     items = ItemEncoder(context).encode((*results, *repaired))
     body = encode_fields(context, FIELDS)
     if instructions:
@@ -159,6 +163,7 @@ class ResponsesCodec(CodecBase):
         all_headers = {**credentials, **(headers or {})}
         super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
         self.dialect = dialect
+        self.idempotency: bool = dialect is OPENAI
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
         self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
@@ -273,3 +278,10 @@ class ResponsesCodec(CodecBase):
         except SHAPE_ERRORS as error:
             reason = f"the token count is missing ({describe_malformed(error)})"
             raise self._protocol_error(reason, reply, request) from None
+
+    def batch_api(self) -> OpenAIBatches:
+        from ..openai_chat.batches import OpenAIBatches  # lazy: only batch jobs need it
+        from ..openai_chat.dialect import BatchDialect  # lazy: only batch jobs need it
+
+        root = self._url.removesuffix("/responses")
+        return OpenAIBatches(BatchDialect(), root, "/v1/responses", self._headers, self._query)

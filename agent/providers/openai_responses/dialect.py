@@ -89,6 +89,7 @@ def _capabilities() -> ProviderCapabilities:
         thinking=True,
         documents=True,
         token_counting=True,
+        batch=True,
     )
 
 

@@ -1,0 +1,164 @@
+"""`run_file_job` processes a batch file with the vendor's batch API, resumable like `run_file`.
+
+The files of the job are in a folder beside the output, which is removed when every line has an outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AgentError, ConfigurationError
+from .files import FileReport, FileRun, open_input, open_ledger
+from .job_state import JobFolder
+from .jobs import BatchJob, check_agent, submit_job
+from .records import Line
+from .values import BatchInterrupted, BatchItem, BatchProgress, count_item
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from ..agent import Agent
+    from ..types import AgentRequest
+    from ..types.options import JsonSchema, OutputType
+    from .ledger import Ledger
+
+
+def run_file_job(
+    agent: Agent,
+    source: str | os.PathLike[str] | BinaryIO,
+    target: str | os.PathLike[str],
+    *,
+    failures: str | os.PathLike[str] | None = None,
+    retry_failed: bool = False,
+    schema: OutputType[Any] | JsonSchema | None = None,  # Any: outputs are written as JSON
+    interval: float = 30.0,
+    max_seconds: float = math.inf,
+    on_status: Callable[[BatchJob[Any]], object] | None = None,
+) -> FileReport:
+    """Answer the lines of a file with the vendor's batch API. A second run resumes.
+
+    Args:
+        agent: The agent; not a router.
+        source: As for `run_file`.
+        target: As for `run_file`, but not a stream.
+        failures: As for `run_file`.
+        retry_failed: As for `run_file`.
+        schema: Schema of every output.
+        interval: Seconds between two requests for the status.
+        max_seconds: Stop waiting after this time. The job goes on, and the next run continues it.
+        on_status: Called with the job after each request for its status.
+
+    Raises:
+        ConfigurationError: The input or an option is invalid, or the vendor has no batch API. Nothing was sent.
+        BatchFileError: The output cannot be written.
+        BatchInterrupted: Ctrl-C. The job goes on, and the next run continues it.
+    """
+    check_agent(agent)
+    with ExitStack() as stack:
+        file = stack.enter_context(open_input(source))
+        ledger = open_ledger(source, target, failures)
+        stack.callback(ledger.close)
+        run = _JobFileRun(agent, file, ledger, Path(f"{os.fspath(target)}.job"), schema)
+        run.check(retry_failed=retry_failed)
+        return run.process_jobs(interval, max_seconds, on_status)
+
+
+class _JobFileRun(FileRun):
+    def __init__(self, agent: Agent, source: BinaryIO, ledger: Ledger, folder: Path, schema: Any) -> None:
+        super().__init__(agent.acomplete, source, ledger)
+        self._agent = agent
+        self._folder = folder
+        self._options = {} if schema is None else {"schema": schema}
+        self._pending: dict[str, Line] = {}
+        self._progress = BatchProgress()
+        self._stopped: str | None = None
+        self._read_parts = -1
+        """Number of ended batches whose results were written."""
+
+    def process_jobs(
+        self, interval: float, max_seconds: float, on_status: Callable[[BatchJob[Any]], object] | None
+    ) -> FileReport:
+        started = time.monotonic()
+        self._pending = {f"{line.key}:{line.digest}": line for line in self._list_unanswered_lines()}
+        self._progress = BatchProgress(total=self._total, earlier=self._total - len(self._pending))
+        try:
+            while self._pending and self._stopped is None:
+                job = self._load_job() or self._submit()
+                self._read_parts = -1
+                while job is not None and not self._write_results(self._poll(job)):
+                    if on_status is not None:
+                        on_status(job)
+                    if time.monotonic() + interval > started + max_seconds:
+                        self._stopped = f"max_seconds: the batch job {job.id} is {job.status}"
+                        break
+                    time.sleep(interval)
+        except KeyboardInterrupt:
+            self._ledger.sync()
+            raise BatchInterrupted(self._report_jobs(started)) from None
+        except AgentError as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            self._stopped = f"{type(error).__name__}: {error}"
+        self._ledger.sync()
+        return self._report_jobs(started)
+
+    def _load_job(self) -> BatchJob[Any] | None:
+        """Load the job of an earlier run."""
+        for path in self._folder.glob("*"):
+            if (path / "state.json").exists():
+                return BatchJob.load(path.name, agent=self._agent, folder=self._folder)
+            JobFolder(self._folder, path.name).delete()  # the process died before the job was complete
+        return None
+
+    def _submit(self) -> BatchJob[Any] | None:
+        """Submit the pending lines. Invalid ones are failures."""
+        requests: dict[str, AgentRequest] = {}
+        for custom_id, line in list(self._pending.items()):
+            try:
+                requests[custom_id] = self._agent._prepare(line.request(), self._options)
+            except ConfigurationError as error:
+                self._add(BatchItem(line.number, line, error=error), custom_id)
+        return submit_job(self._agent, requests, {**self._options, "folder": self._folder}) if requests else None
+
+    def _poll(self, job: BatchJob[Any]) -> BatchJob[Any]:
+        """Ask for the status. A lost connection does not end a wait of hours."""
+        try:
+            return job.poll()
+        except AgentError as error:
+            if not error.retryable:
+                raise
+            return job
+
+    def _write_results(self, job: BatchJob[Any]) -> bool:
+        """Write the results that are there. Returns whether the job has ended, and removes it then."""
+        ended, ended_parts = job.ended, job.ended_parts
+        if ended_parts == self._read_parts:
+            return ended
+        self._read_parts = ended_parts
+        for item in job.results(ordered=False):
+            assert item.custom_id is not None
+            line = self._pending.get(item.custom_id)
+            if line is not None:
+                self._add(replace(item, request=line), item.custom_id)
+        if ended:
+            self._ledger.sync()
+            job.delete()
+            self._folder.rmdir()
+        return ended
+
+    def _add(self, item: BatchItem, custom_id: str) -> None:
+        self._write(item)
+        del self._pending[custom_id]
+        self._progress = count_item(self._progress, item)
+
+    def _report_jobs(self, started: float) -> FileReport:
+        ledger = self._ledger
+        progress = replace(self._progress, elapsed=time.monotonic() - started)
+        return FileReport(self._total, ledger.answers, ledger.failures, progress, self._stopped, ledger.repaired)
