@@ -166,7 +166,7 @@ class _Row:
 
 
 class _Worker:
-    """What the copies of a runner share in one process: client, ledger, event loop and concurrency."""
+    """Client, ledger, event loop and concurrency, which all copies of a runner share in one process."""
 
     def __init__(self, runner: ColumnRunner) -> None:
         self._client = runner.create_client()
