@@ -57,7 +57,7 @@ BY_KEY = {row.key: row for row in ROWS}
 
 START, MEMORY, IMPORT, ROUTER, GROWTH = "start", "memory", "import", "router", "growth"
 TURNS, APPEND = "turns", "append"
-OTHER_LIMITS = {START: 1.9, MEMORY: 1.4, IMPORT: 1.3, ROUTER: 40.0, GROWTH: 1.1, TURNS: 10.0, APPEND: 1.1}
+OTHER_LIMITS = {START: 1.9, MEMORY: 1.4, IMPORT: 1.6, ROUTER: 40.0, GROWTH: 1.1, TURNS: 10.0, APPEND: 1.1}
 """Rows that are measured in ways of their own; a router's limit is in microseconds."""
 OTHER_TITLES = {
     START: "from a fresh process to the first answer",
