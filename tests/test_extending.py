@@ -47,7 +47,7 @@ def test_a_new_content_part_fails_type_checking_wherever_it_is_not_handled(tmp_p
     parts = package / "types" / "parts.py"
     text = parts.read_text("utf-8")
     text = text.replace("class VendorContent(", NEW_PART.lstrip() + "class VendorContent(", 1)
-    text = text.replace("    | VendorContent,\n", "    | VendorContent\n    | HologramContent,\n", 1)
+    text = text.replace("    | VendorContent\n", "    | VendorContent\n    | HologramContent\n", 1)
     assert text.count("HologramContent") == 2
     parts.write_text(text, "utf-8")
 

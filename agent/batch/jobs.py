@@ -185,6 +185,7 @@ class BatchJob(Generic[OutputT]):
         return tuple(part.batch for part in self._state.parts)
 
     @override
+    @errors.printable
     def __repr__(self) -> str:
         counts = self.counts
         return f"BatchJob({self.id!r}, {self.provider}, {self.status}, {counts.succeeded} of {counts.total} succeeded)"

@@ -245,7 +245,7 @@ _LARGE_NUMBER = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
 def parse_finite_json(text: str) -> Any:
     """Parse JSON that a model wrote. ValueError for infinite numbers, such as 1e999, as well."""
     data = text.encode("utf-8", "surrogatepass")
-    value = parse_json(data)
+    value = parse_json(data, repair=False)
     if _LARGE_NUMBER.search(data) and not is_finite(value):
         raise ValueError("JSON contains a number that is out of range")
     return value

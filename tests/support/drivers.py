@@ -308,7 +308,7 @@ def run_and_leave_nothing(work: Coroutine[Any, Any, T]) -> T:
         try:
             return await work
         finally:
-            for _ in range(3):
+            for _ in range(10):  # httpx nests async generators, and each is finalized in its own iteration
                 await asyncio.sleep(0)
             left = asyncio.all_tasks() - before
             assert not left, f"tasks were left behind: {left}"

@@ -130,14 +130,21 @@ def events_as_list(context: FaultContext) -> Answer:
 Change: TypeAlias = Callable[[bytes], bytes]
 
 
-def _json(name: str, description: str, change: Change, forms: frozenset[Form] = BOTH) -> Fault:
+def _json(
+    name: str,
+    description: str,
+    change: Change,
+    forms: frozenset[Form] = BOTH,
+    *,
+    harmless: frozenset[Form] = frozenset(),
+) -> Fault:
     def apply(context: FaultContext) -> Answer:
         if not context.is_stream:
             return context.respond(change(context.body))
         half, (following, *rest) = context.first_half, context.second_half
         return context.respond(*half, b"data: " + change(read_event_data(following)) + b"\n\n", *rest)
 
-    return Fault(name, description, "json", apply, forms)
+    return Fault(name, description, "json", apply, forms, harmless)
 
 
 def _add_key(value: bytes) -> Change:
@@ -177,11 +184,11 @@ MALFORMED_JSON = (
     _json("json-without-quotes", "Keys without quotes.", lambda body: b"{id: 1}"),
     _json("json-with-trailing-comma", "A trailing comma.", lambda body: body.rstrip()[:-1] + b",}"),
     _json("json-in-utf-16", "JSON in UTF-16.", lambda body: body.decode().encode("utf-16-be")),
-    _json("json-not-utf-8", "A byte that is not UTF-8.", _add_key(b'"caf\xe9"')),
+    _json("json-not-utf-8", "A byte that is not UTF-8.", _add_key(b'"caf\xe9"'), harmless=BOTH),
     _json("json-with-nan", "The number NaN.", _add_key(b"NaN")),
     _json("json-with-infinity", "The number Infinity.", _add_key(b"Infinity")),
     _json("json-with-minus-infinity", "The number -Infinity.", _add_key(b"-Infinity")),
-    _json("json-with-lone-surrogate", "An escaped lone surrogate.", _add_key(b'"\\ud83d"')),
+    _json("json-with-lone-surrogate", "An escaped lone surrogate.", _add_key(b'"\\ud83d"'), harmless=BOTH),
     _json("json-with-control-character", "A control character in a string.", _add_key(b'"a\x01b"')),
     _json("json-with-huge-integer", "An integer of 5,000 digits.", _add_key(b"9" * 5000)),
     _json("json-nested-70-deep", "Slightly too many levels.", _add_key(b"[" * 70 + b"1" + b"]" * 70)),

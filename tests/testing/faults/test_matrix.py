@@ -70,6 +70,9 @@ def judge(codec: str, fault: str, form: str, response: AgentResponse | None, err
         assert error is None, f"{error!r} for something that is only unusual"
         assert response is not None
         said = response.text or ""
+        if fault == "json-with-numbers-for-strings":
+            assert "7" in said, "content that is no text becomes JSON text"
+            return
         assert said == WORDS or (fault == "events-after-terminal-event" and codec == "gemini" and WORDS in said)
         return
     assert error is not None, f"a success: {response!r}"
@@ -99,7 +102,7 @@ def call(caller: Client, codec: str, fault: Fault, form: str, driver: str) -> Ou
 
 def test_every_fault_is_in_the_table_and_there_are_more_than_a_hundred() -> None:
     assert set(EXPECTED) == set(FAULTS)
-    assert {name for _, name in OF_ITS_OWN} <= set(FAULTS)
+    assert {name for _, name, *_ in OF_ITS_OWN} <= set(FAULTS)
     assert sum(fault.harmless != fault.forms for fault in FAULTS.values()) >= 200
     for name, fault in FAULTS.items():
         assert fault.description, name
