@@ -428,7 +428,7 @@ def read_call(id: Any, name: Any, arguments: Any, where: str, **fields: Any) -> 
         raise invalid_request(f"{where}: a call needs an id and a name.", where)
     if isinstance(arguments, str):
         try:
-            values = parse_json(arguments)
+            values = parse_json(arguments, repair=False)
         except ValueError:
             values = None
         if not isinstance(values, dict):

@@ -45,7 +45,7 @@ class Block:
         if self.kind != "call":
             return True
         try:
-            parse_json(self.text)
+            parse_json(self.text, repair=False)
         except ValueError:
             return False
         return True
