@@ -27,9 +27,12 @@ class ExtraValue(Value, frozen=True):
             known = cls._keywords
             if type(data) is not dict or known.issuperset(data) or cls.model_config.get("extra") == "forbid":
                 return data
+            given = data.get("extra") or {}
+            if not isinstance(given, Mapping):
+                return data  # pydantic reports it
             extra = {key: value for key, value in data.items() if key not in known and value not in (None, "", [], {})}
             rest = {key: value for key, value in data.items() if key in known}
-            return {**rest, "extra": {**extra, **(data.get("extra") or {})}} if extra else rest
+            return {**rest, "extra": {**extra, **given}} if extra else rest
 
     @override
     def __repr_args__(self) -> Any:
@@ -400,8 +403,10 @@ def _read_file(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _keep_nested(data: dict[str, Any], key: str, nested: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Keep unknown keys of a nested object in `extra`, in an object of the same name."""
-    if others := {name: value for name, value in nested.items() if name not in known and value is not None}:
-        data["extra"] = {**(data.get("extra") or {}), key: others}
+    others = {name: value for name, value in nested.items() if name not in known and value is not None}
+    given = data.get("extra") or {}
+    if others and isinstance(given, Mapping):
+        data["extra"] = {**given, key: others}
 
 
 def _unpack_data_url(data: dict[str, Any]) -> None:
