@@ -470,7 +470,7 @@ def relay_from_ipv6(port: int) -> Iterator[str]:
         pytest.skip("this machine has no IPv6")
 
     def pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
+        with suppress(OSError), source:
             while data := source.recv(65536):
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
