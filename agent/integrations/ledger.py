@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from ..batch.ledger import FileOutput
 from ..batch.values import BatchProgress
 from ..errors import ConfigurationError
-from ..stores.files import sync
 
 
 class RowLedger:
@@ -27,7 +27,8 @@ class RowLedger:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder: Path = Path(folder)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._file: int | None = None
+        self._file: FileOutput | None = None
+        self._size = 0
         self._read_until: dict[str, int] = {}
         self._places: dict[str, tuple[str, int]] = {}
         self._failed: set[str] = set()
@@ -66,21 +67,16 @@ class RowLedger:
         line = to_json({"key": key, "failed": failed, "columns": dict(columns)}) + b"\n"
         with self._lock:
             if self._file is None:
-                flags = (
-                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-                )
-                self._file = os.open(self.folder / self._name, flags, 0o600)
-            offset = os.fstat(self._file).st_size
-            if os.write(self._file, line) != len(line):
-                os.ftruncate(self._file, offset)
-                raise OSError(f"{self.folder / self._name}: the row was not written completely")
+                self._file = FileOutput(self.folder / self._name, "ledger")
+            self._file.append(line)
+            offset, self._size = self._size, self._size + len(line)
             self._add(self._name, offset, from_json(line))
 
     def sync(self) -> None:
         """Flush to the disk."""
         with self._lock:
             if self._file is not None:
-                sync(self._file)
+                self._file.sync()
 
     @property
     def progress(self) -> BatchProgress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from agent import Agent, Router
+from agent.batch import BatchFileError
 from agent.engine.wire import WireRequest
 from agent.errors import AuthenticationError, BadRequestError, ConfigurationError
 from agent.integrations import ColumnRunner, RowLedger
@@ -154,6 +156,21 @@ def test_a_foreign_file_in_the_ledger_is_an_error_that_names_it(vendor: Vendor, 
     with pytest.raises(ConfigurationError, match=r"notes\.jsonl has a line at byte 0") as caught:
         ColumnRunner(connect, "question", ledger=tmp_path)({"question": ["one"]})
     assert caught.value.field == "ledger"
+
+
+def test_a_full_disk_is_a_typed_error(vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    runner = ColumnRunner(connect, "question", ledger=tmp_path)
+    runner({"question": ["one"]})
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(BatchFileError, match="No space left") as caught:
+        runner({"question": ["two"]})
+    monkeypatch.undo()
+    assert caught.value.code == "ENOSPC"
+    (file,) = tmp_path.iterdir()
+    assert file.read_bytes().count(b"\n") == 1
 
 
 def test_a_missing_key_is_one_error_and_not_one_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
