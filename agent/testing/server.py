@@ -175,7 +175,7 @@ class LoopbackServer:
             _reset(writer)
             return False
         raw = isinstance(answer, RawAnswer)
-        chunked = not raw and "content-length" not in answer.headers
+        chunked = not raw and answer.status not in (204, 304) and "content-length" not in answer.headers
         if not raw:
             writer.write(_head(answer, chunked=chunked))
         for piece in answer.iter_pieces():

@@ -18,20 +18,33 @@ from agent.testing import LoopbackServer
 from tests.batch.vendors import VendorServer, reject_bad
 
 KEY = "sk-test-0123456789abcdef"
+TOKEN = "ya29.test-0123456789abcdef"
+"""An access token of Google."""
 FORMS = {
     "openai:gpt-4.1-mini": "/v1",
     "openai-chat:gpt-4o": "/v1",
     "anthropic:claude-sonnet-4-5": "/v1",
     "gemini:gemini-2.5-flash": "",
+    "vertex:gemini-2.5-flash": "/v1/projects/p/locations/global",
 }
-"""Base paths of the four request formats."""
+"""Base paths of the request formats."""
 ROWS = {
     "azure:gpt-4o": "/openai/v1",
     "groq:llama-3.3-70b-versatile": "/openai/v1",
     "mistral:mistral-small-latest": "/v1",
     "together:Qwen/Qwen3.5-9B": "/v1",
 }
-CREATE = ("POST /batches", "POST /messages/batches", "POST /models/gemini-2.5-flash:batchGenerateContent")
+CREATE = (
+    "POST /batches",
+    "POST /messages/batches",
+    "POST /models/gemini-2.5-flash:batchGenerateContent",
+    "POST /projects/p/locations/global/batchPredictionJobs",
+)
+UPLOAD = ("POST /files", "POST /upload/storage/v1/b/bucket/o")
+
+
+def key_of(target: str) -> str:
+    return TOKEN if target.startswith("vertex:") else KEY
 
 
 class Sync:
@@ -75,15 +88,18 @@ def calls(request: pytest.FixtureRequest) -> Sync:
 class Desk:
     """A vendor, a folder for jobs, and agents for both."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "jobs"
         self.vendor = VendorServer(reject_bad)
         self.vendor.clock = time.time()
         self.server = LoopbackServer(self.vendor)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", self.server.url)
+        monkeypatch.setenv("AGENT_VERTEX_STORAGE", "gs://bucket/folder")
 
     def agent(self, target: str, **options: Any) -> Agent:
         path = {**FORMS, **ROWS}.get(target, "/v1")
-        return Agent(target, **{"base_url": self.server.url + path, "api_key": KEY, "max_retries": 0, **options})
+        options = {"base_url": self.server.url + path, "api_key": key_of(target), "max_retries": 0, **options}
+        return Agent(target, **options)
 
     def count(self, *calls: str) -> int:
         return sum(call in calls for call in self.vendor.calls)
@@ -98,8 +114,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    made = Desk(tmp_path, monkeypatch)
     yield made
     made.server.close()
 

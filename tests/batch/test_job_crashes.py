@@ -21,7 +21,7 @@ from agent.engine.drivers.simulated import Stopped
 from agent.engine.wire import Answer
 from agent.testing import Simulation
 from agent.types import AgentRequest
-from tests.batch.job_desk import CREATE, FORMS, KEY, Desk, Sync, calls, desk, texts
+from tests.batch.job_desk import CREATE, FORMS, UPLOAD, Desk, Sync, calls, desk, key_of, texts
 from tests.batch.vendors import VendorServer, reply
 
 __all__ = ["calls", "desk"]
@@ -29,15 +29,15 @@ __all__ = ["calls", "desk"]
 _SUBMIT = """
 import sys
 from agent import Agent
-target, base_url, folder = sys.argv[1:]
-agent = Agent(target, base_url=base_url, api_key="sk-test-0123456789abcdef", max_retries=0)
+target, base_url, folder, key = sys.argv[1:]
+agent = Agent(target, base_url=base_url, api_key=key, max_retries=0)
 agent.submit_batch(["one", "two"], folder=folder)
 """
 
 
 def start_submission(desk: Desk, target: str) -> subprocess.Popen[bytes]:
     base_url = desk.server.url + FORMS[target]
-    return subprocess.Popen([sys.executable, "-c", _SUBMIT, target, base_url, str(desk.folder)])
+    return subprocess.Popen([sys.executable, "-c", _SUBMIT, target, base_url, str(desk.folder), key_of(target)])
 
 
 def kill_at(desk: Desk, target: str, *at: str) -> None:
@@ -70,10 +70,11 @@ def test_a_batch_is_found_again_after_the_process_was_killed(target: str, desk: 
     assert texts(list(job.poll().results())) == ["You said: one", "You said: two"]
 
 
-def test_an_uploaded_file_is_found_again_after_the_process_was_killed(desk: Desk) -> None:
-    kill_at(desk, "openai:gpt-4.1-mini", "POST /files")
-    job = load_only_job(desk, "openai:gpt-4.1-mini").poll()
-    assert (desk.count("POST /files"), desk.count("POST /batches"), job.status) == (1, 1, "running")
+@pytest.mark.parametrize("target", ["openai:gpt-4.1-mini", "vertex:gemini-2.5-flash"])
+def test_an_uploaded_file_is_found_again_after_the_process_was_killed(target: str, desk: Desk) -> None:
+    kill_at(desk, target, *UPLOAD)
+    job = load_only_job(desk, target).poll()
+    assert (desk.count(*UPLOAD), desk.count(*CREATE), job.status) == (1, 1, "running")
 
 
 @pytest.mark.parametrize("target", FORMS)
@@ -100,7 +101,7 @@ def test_a_batch_that_was_not_created_is_submitted_after_a_minute(target: str, d
         calls.run(job, "cancel")
     desk.age(job, 61)
     assert calls.run(job, "poll").status == "running"
-    assert (desk.count(*CREATE), desk.count("POST /files")) == (2, int("openai" in target))
+    assert (desk.count(*CREATE), desk.count(*UPLOAD)) == (2, int("openai" in target or "vertex" in target))
 
 
 def test_a_rejected_creation_is_repeated_at_once(desk: Desk, calls: Sync) -> None:
@@ -161,8 +162,12 @@ def age(folder: JobFolder) -> None:
 
 
 @pytest.mark.parametrize("target", FORMS)
-def test_a_crash_at_any_step_creates_each_batch_once(target: str, tmp_path: Path) -> None:
-    agent = Agent(target, base_url="http://127.0.0.1" + FORMS[target], api_key=KEY, max_retries=0)
+def test_a_crash_at_any_step_creates_each_batch_once(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1")
+    monkeypatch.setenv("AGENT_VERTEX_STORAGE", "gs://bucket")
+    agent = Agent(target, base_url="http://127.0.0.1" + FORMS[target], api_key=key_of(target), max_retries=0)
     two_models = [f"one:{agent.config.model}", "two:other-model"]
     for step in range(100):
         vendor = VendorServer()

@@ -11,6 +11,7 @@ import pytest
 from anthropic.types.messages.batch_create_params import BatchCreateParams as ClaudeParams
 from google import genai
 from google.genai import types as gemini
+from google.oauth2.credentials import Credentials
 from openai.types.batch_create_params import BatchCreateParams as OpenAIParams
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming as ChatParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming as ResponsesParams
@@ -20,7 +21,7 @@ from agent.models.prices import ServiceTier, price
 from agent.providers import load_provider
 from agent.providers.batches import get_batch_api
 from agent.types import AgentConfig, AgentRequest, Usage
-from tests.batch.job_desk import FORMS, KEY, Desk, desk
+from tests.batch.job_desk import FORMS, KEY, TOKEN, Desk, desk
 from tests.providers.sdk_oracles import sdk_types
 
 __all__ = ["desk"]
@@ -121,6 +122,44 @@ def test_the_google_sdk_agrees(desk: Desk) -> None:
     assert [item.ok for item in items] == [response.error is None for response in responses] == [True, False]
     client.batches.cancel(name=own.name or "")
     client.batches.delete(name=own.name or "")
+
+
+def test_the_google_sdk_agrees_on_vertex_ai(desk: Desk) -> None:
+    job = submit(desk, "vertex:gemini-2.5-flash")
+    ours = desk.vendor.bodies[0]
+    (source,) = ours["inputConfig"]["gcsSource"]["uris"]
+    assert source == f"gs://bucket/folder/{job.id}-0.jsonl"
+    lines = [json.loads(line) for line in desk.vendor.files[source]["content"].splitlines()]
+    for index, line in enumerate(lines):
+        assert line["request"].pop("labels") == {"agent-item": f"{job.id}-{index}"}
+        gemini.InlinedRequest.model_validate({"contents": line["request"]["contents"]})
+
+    client = genai.Client(
+        vertexai=True,
+        project="p",
+        location="global",
+        credentials=Credentials(TOKEN),  # type: ignore[no-untyped-call]
+        http_options=gemini.HttpOptions(base_url=desk.server.url, api_version="v1"),
+    )
+    own = client.batches.create(
+        model="gemini-2.5-flash",
+        src=gemini.BatchJobSource(format="jsonl", gcs_uri=[source]),
+        config=gemini.CreateBatchJobConfig(
+            display_name=f"{job.id}-0",
+            dest=gemini.BatchJobDestination(format="jsonl", gcs_uri=source.removesuffix(".jsonl")),
+        ),
+    )
+    assert desk.vendor.bodies[1] == ours, "the SDK creates the same job"
+    assert {batch.name for batch in client.batches.list()} == {own.name, job.parts[0]}
+    desk.vendor.end()
+    batch = client.batches.get(name=job.parts[0] or "")
+    assert (batch.display_name, batch.state) == (f"{job.id}-0", gemini.JobState.JOB_STATE_SUCCEEDED)
+    stats = batch.completion_stats
+    items = list(job.poll().results())
+    assert stats is not None
+    assert (stats.successful_count, stats.failed_count) == (job.counts.succeeded, job.counts.failed) == (1, 1)
+    assert [item.ok for item in items] == [True, False]
+    client.batches.cancel(name=own.name or "")
 
 
 # Prices

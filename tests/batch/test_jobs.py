@@ -146,7 +146,7 @@ def test_an_expired_batch_keeps_what_was_answered(target: str, desk: Desk, calls
     job = calls.submit(desk.agent(target), ["one", "two"], folder=desk.folder)
     desk.vendor.end("expired", answer=lambda number: "expired" if number else "run")
     items = calls.results(calls.run(job, "poll"))
-    expected = ["TimeoutError", "TimeoutError"] if "gemini" in target else ["You said: one", "TimeoutError"]
+    expected = ["TimeoutError", "TimeoutError"] if target.startswith("gemini:") else ["You said: one", "TimeoutError"]
     assert texts(items) == expected
     assert getattr(items[1].error, "retryable", False)
 
@@ -297,7 +297,7 @@ def test_operations_exclude_each_other(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: Agent("vertex:gemini-2.5-flash", api_key="k"), "Cloud Storage"),
+        (lambda: Agent("vertex:gemini-2.5-flash", api_key="k"), "express mode"),
         (lambda: Agent("deepseek:deepseek-chat", api_key="k"), "Batch API is unknown"),
         (lambda: Agent("bedrock:m", api_key="k", base_url="http://localhost"), "no batch API"),
         (lambda: scripted_agent("one"), "Batch API is unknown"),
@@ -334,3 +334,45 @@ def test_loading_checks_id_folder_and_agent(desk: Desk, monkeypatch: pytest.Monk
     monkeypatch.setenv("AGENT_HOME", str(desk.folder.parent))
     desk.folder.rename(desk.folder.with_name("batches"))
     assert BatchJob.load(job.id).poll().status == "running"
+
+
+# Cloud Storage
+
+
+def test_jobs_on_vertex_ai_need_a_folder(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("", "s3://bucket", "gs://"):
+        monkeypatch.setenv("AGENT_VERTEX_STORAGE", folder)
+        with pytest.raises(errors.ConfigurationError, match=r"gs://BUCKET/FOLDER") as raised:
+            desk.agent("vertex:gemini-2.5-flash").submit_batch(["one"], folder=desk.folder)
+        assert raised.value.field == "AGENT_VERTEX_STORAGE"
+    assert not desk.vendor.calls
+
+
+def test_a_token_for_another_host_is_not_sent_to_cloud_storage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    with pytest.raises(errors.ConfigurationError, match="not Google's"):
+        desk.agent("vertex:gemini-2.5-flash").submit_batch(["one"], folder=desk.folder)
+    assert not desk.vendor.calls
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ('Bad Request: {"error": {"code": 400, "message": "refused"}}', errors.BadRequestError),
+        (
+            'Too many: {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}',
+            errors.RateLimitError,
+        ),
+        ("Bad Request: unreadable {", errors.BadRequestError),
+        ("internal", errors.ProviderError),
+    ],
+)
+def test_errors_in_a_file_of_results_are_typed(status: str, error: type[errors.AgentError], desk: Desk) -> None:
+    job = desk.agent("vertex:gemini-2.5-flash").submit_batch(["one"], folder=desk.folder)
+    desk.vendor.end()
+    job.poll()
+    (name,) = [name for name in desk.vendor.files if name.endswith("predictions.jsonl")]
+    line = json.loads(desk.vendor.files[name]["content"])
+    desk.vendor.files[name]["content"] = json.dumps({**line, "status": status, "response": {}}).encode()
+    (item,) = job.results()
+    assert isinstance(item.error, error)

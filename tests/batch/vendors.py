@@ -1,4 +1,4 @@
-"""A server with the batch APIs of OpenAI, Anthropic and Gemini, and of vendors that copied OpenAI's."""
+"""A server with the batch APIs of OpenAI, Anthropic, Gemini and Vertex AI, and of vendors that copied OpenAI's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email import message_from_bytes
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from agent import errors
 from agent.engine.wire import Answer, WireRequest
 from agent.testing import VendorScript
 
 CREATED = 1_800_000_000
+VERTEX_JOBS = "/projects/p/locations/global/batchPredictionJobs"
 
 
 @dataclass
@@ -62,6 +63,10 @@ class VendorServer:
         return self.fail(call) or answer
 
     def _route(self, request: WireRequest, method: str, path: str, query: dict[str, str]) -> Answer:
+        if VERTEX_JOBS in path:
+            return self._vertex(request, path.partition(VERTEX_JOBS)[2].lstrip("/"))
+        if "/storage/v1/b/" in path:
+            return self._cloud_storage(request, path.partition("/storage/v1/b/")[2], query)
         if path.endswith(("/responses", "/chat/completions", "/messages", ":generateContent")):
             return self.script(request)
         if path.startswith("/messages/batches"):
@@ -314,6 +319,81 @@ class VendorServer:
         if kind != "errored":
             return {**named, "error": {"code": 1 if kind == "cancelled" else 4, "message": "The request did not run."}}
         return {**named, "error": {"code": {400: 3, 429: 8}.get(status, 13), "message": body["error"]["message"]}}
+
+    # Vertex AI and Cloud Storage
+
+    def _cloud_storage(self, request: WireRequest, path: str, query: dict[str, str]) -> Answer:
+        if not dict(request.headers)[b"authorization"].startswith(b"Bearer ya29."):
+            return reply({"error": {"code": 401, "message": "no token", "status": "UNAUTHENTICATED"}}, 401)
+        bucket, _, name = path.partition("/o")
+        name = unquote(name.lstrip("/"))
+        uri = f"gs://{bucket}/{name}"
+        if request.method == "POST":
+            self.files[f"{uri}{query['name']}"] = {"content": request.body}
+            return reply({"kind": "storage#object", "bucket": bucket, "name": query["name"]})
+        if not name:
+            names = [each.removeprefix(uri) for each in self.files if each.startswith(uri + query.get("prefix", ""))]
+            return reply({"kind": "storage#objects", "items": [{"bucket": bucket, "name": each} for each in names]})
+        if uri not in self.files:
+            return reply({"error": {"code": 404, "message": f"No such object: {uri}"}}, 404)
+        if request.method == "DELETE":
+            del self.files[uri]
+            self.deleted.append(uri)
+            return Answer([], status=204)
+        return Answer([self.files[uri]["content"]], headers={"content-type": "application/octet-stream"})
+
+    def _vertex(self, request: WireRequest, name: str) -> Answer:
+        if request.method == "POST" and not name:
+            body = json.loads(request.body)
+            self.bodies.append(body)
+            (source,) = body["inputConfig"]["gcsSource"]["uris"]
+            requests = [json.loads(line)["request"] for line in self.files[source]["content"].splitlines()]
+            lines = [{"request": each, "body": without_labels(each)} for each in requests]
+            model = body["model"].removeprefix("publishers/google/models/")
+            facts = {**body, "created_at": self.clock, "endpoint": f"/v1beta/models/{model}:generateContent"}
+            batch = Batch(f"projects/17{VERTEX_JOBS[11:]}/{next(self._numbers)}", lines, facts)
+            self.batches[batch.id] = batch
+            return reply(self._write_vertex(batch))
+        if not name:
+            listed = [self._write_vertex(batch) for batch in reversed(self.batches.values())]
+            return reply({"batchPredictionJobs": listed})
+        number = name.partition(":")[0]
+        batch = next(batch for batch in self.batches.values() if batch.id.endswith(f"/{number}"))
+        if name.endswith(":cancel"):
+            batch.status = "cancelling"
+            return reply({})
+        return reply(self._write_vertex(batch))
+
+    def _write_vertex(self, batch: Batch) -> dict[str, Any]:
+        facts = {key: batch.facts[key] for key in ("displayName", "model", "inputConfig", "outputConfig")}
+        states = {"completed": "SUCCEEDED"}
+        written: dict[str, Any] = {
+            "name": batch.id, **facts, "createTime": iso(batch.facts["created_at"]),
+            "state": f"JOB_STATE_{states.get(batch.status, batch.status.upper())}",
+        }  # fmt: skip
+        if batch.outcomes:
+            pairs = zip(batch.lines, batch.outcomes, strict=True)
+            ran = [(line, outcome) for line, outcome in pairs if outcome[0] in ("succeeded", "errored")]
+            folder = f"{facts['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-1"
+            if ran and "written" not in batch.facts:
+                batch.facts["written"] = True
+                lines = [self._write_vertex_line(*each) for each in reversed(ran)]
+                self.files[f"{folder}/predictions.jsonl"] = {"content": "".join(lines).encode()}
+            good = sum(kind == "succeeded" for _, (kind, _, _) in ran)
+            stats = {"successfulCount": good, "failedCount": len(ran) - good}
+            written["completionStats"] = {key: str(count) for key, count in stats.items() if count}
+            written["outputInfo"] = {"gcsOutputDirectory": folder}
+        return written
+
+    def _write_vertex_line(self, line: dict[str, Any], outcome: tuple[str, int, Any]) -> str:
+        status = f"Bad Request: {json.dumps(outcome[2])}" if outcome[0] == "errored" else ""
+        response = {} if status else outcome[2]
+        return json.dumps({"status": status, "request": line["request"], "response": response}) + "\n"
+
+
+def without_labels(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a request as the Gemini API takes it, which has no labels."""
+    return {key: value for key, value in request.items() if key != "labels"}
 
 
 def reply(body: Any, status: int = 200) -> Answer:

@@ -16,7 +16,7 @@ from ...engine.wire import WireRequest, parse_json
 from ..batches import Header, ItemResult, ItemStatus, VendorBatch, VendorStatus, dump_item, select_headers
 from .models import GEMINI_API
 
-_STATUS: Mapping[str, VendorStatus] = {
+STATUS: Mapping[str, VendorStatus] = {
     "UNSPECIFIED": "queued",
     "PENDING": "queued",
     "QUEUED": "queued",
@@ -24,7 +24,7 @@ _STATUS: Mapping[str, VendorStatus] = {
     "CANCELLING": "cancelling",
 }
 """By the part of the state after BATCH_STATE_; all others are final."""
-_MISSING: Mapping[str, ItemStatus] = {"FAILED": "failed", "CANCELLED": "cancelled", "EXPIRED": "expired"}
+MISSING: Mapping[str, ItemStatus] = {"FAILED": "failed", "CANCELLED": "cancelled", "EXPIRED": "expired"}
 _CODES = {1: 499, 3: 400, 4: 504, 5: 404, 7: 403, 8: 429, 9: 400, 13: 500, 14: 503, 16: 401}
 """HTTP status by the code of a google.rpc.Status."""
 
@@ -70,11 +70,11 @@ class GeminiBatches:
         created = facts.get("createTime")
         return VendorBatch(
             body["name"],
-            "ended" if body.get("done") else _STATUS.get(state, "ended"),
+            "ended" if body.get("done") else STATUS.get(state, "ended"),
             succeeded=int(stats.get("successfulRequestCount") or 0),
             failed=int(stats.get("failedRequestCount") or 0),
             total=int(stats["requestCount"]) if "requestCount" in stats else None,
-            missing=_MISSING.get(state, "failed"),
+            missing=MISSING.get(state, "failed"),
             error=error,
             results=(body["name"],),
             marks=tuple(filter(None, (facts.get("displayName"),))),

@@ -47,7 +47,7 @@ from .response import ResponseReader
 from .stream import GeminiDecoder
 
 if TYPE_CHECKING:
-    from .batches import GeminiBatches
+    from ..batches import BatchApi
 
 _RESERVED_KEYS = ("contents", "model")
 _MERGED_KEYS = ("generationConfig", "toolConfig")
@@ -244,11 +244,11 @@ class GeminiCodec(CodecBase):
         token: bool | None = None,
     ) -> None:
         key = None if address.key is None else address.key.get_secret_value()
+        self._token = _is_token(address) if token is None else token
         sent: dict[str, str] = {}
         if key is not None:
-            bearer = _is_token(address) if token is None else token
-            sent = {"authorization": f"Bearer {key}"} if bearer else {"x-goog-api-key": key}
-        capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API})
+            sent = {"authorization": f"Bearer {key}"} if self._token else {"x-goog-api-key": key}
+        capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API or self._token})
         super().__init__(name, capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
         self.platform = platform
         self._root = platform.root(address.base_url)
@@ -332,14 +332,18 @@ class GeminiCodec(CodecBase):
         except (ValueError, KeyError, TypeError, OverflowError):
             raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
-    def batch_api(self) -> GeminiBatches:
-        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
-        from .batches import GeminiBatches  # lazy: only batch jobs need it
+    def batch_api(self) -> BatchApi:
+        if self.platform is GEMINI_API:
+            from .batches import GeminiBatches  # lazy: only batch jobs need it
 
-        if self.platform is not GEMINI_API:
+            return GeminiBatches(self._root, self._headers)
+        from ..batches import make_unsupported_error  # lazy: only batch jobs need it
+        from .vertex_batches import VertexBatches  # lazy: only batch jobs need it
+
+        if not self._token:
             raise make_unsupported_error(
                 self.name,
-                "its batches read and write Cloud Storage or BigQuery, which this package cannot",
-                "Use batch(), or the provider gemini, which takes the same models with an API key.",
+                "Vertex AI in express mode has no batches",
+                "Use an access token and a project, or the provider gemini, which has the same models.",
             )
-        return GeminiBatches(self._root, self._headers)
+        return VertexBatches(self._root, self._headers)
