@@ -22,44 +22,44 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "assets"
 OWN = (OURS.name,)
 RAW = ("raw httpx", "httpx2 + orjson", "aiohttp + orjson")
-"""No libraries for models: they send and parse by hand, and check nothing."""
+"""Not LLM libraries: they send and parse by hand, and check nothing."""
 ORDER = [entry.name for entry in EVERYONE if entry.name != "raw httpx, again"]
 TITLES = {row.key: row.title for row in ROWS} | {START: OTHER_TITLES[START], MEMORY: OTHER_TITLES[MEMORY]}
 FEW = 3
-"""So many contestants need no plot."""
+"""Tables with at most this many libraries have no plot."""
 Json = dict[str, Any]
 
 HEAD = """# Benchmarks
 
-CPU time of calls, chunks, conversations and processes, as a ratio to raw httpx 0.28 with the standard
-library's JSON in the same run. Below 1 is less work than doing it by hand. This page is written by `make bench` and
-`python -m benchmarks.report`.
+CPU time of calls, streams, conversations and start-up, as a ratio to raw httpx 0.28 with the standard library's JSON
+in the same run. A ratio below 1 means less work than a hand-written call. `make bench` and `python -m
+benchmarks.report` write this page.
 
 Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
 
-## How
+## Method
 
-- A server in a process of its own, on a core of its own, answers from bytes made beforehand, with the headers and the
-  fields that vendors send. It speaks Chat Completions, Responses, Messages and Gemini's API. Each event of a stream is
-  an HTTP chunk; eight of them go into one write. Nothing is compressed or encrypted.
-- Each contestant runs in a process and a virtual environment of its own, keeps its client, and neither traces nor
-  logs. User and system time of that process count; waiting does not.
-- Every text, and the usage where a library tells it, must be exactly what was sent; else there is no number.
-- Contestants take turns in blocks of about {block} ms, in an order that changes. A number is the median over {rounds}
-  rounds of a block to the mean of the floor's blocks before and after it; all processes are started anew {sessions}
-  times.
-- The floor runs twice in each round, in two processes. *The floor to itself* would be 1.00 on a machine without
-  noise; a difference that is smaller than its quartiles says nothing.
-- *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are no libraries for
-  models: they parse JSON by hand, and check nothing. The least cost of a library is in bold. A dash says that a
-  library cannot do it, or [why not here](#missing-contestants).
+- The server runs in a separate process on its own core and sends prepared bytes with the headers and fields of real
+  vendors. It supports Chat Completions, Responses, Messages and Gemini's API. Each stream event is one HTTP chunk,
+  and each write contains eight chunks. There is no compression and no TLS.
+- Each library runs in its own process and virtual environment, reuses its client, and has tracing and logging turned
+  off. The figures count the user and system CPU time of that process, but no waiting.
+- A result counts only if the text, and the usage where the library reports it, equal what the server sent.
+- Libraries take turns in blocks of about {block} ms, in changing order. Each figure is the median over {rounds}
+  rounds of the ratio of a block to the mean of the raw httpx blocks before and after it. All processes are restarted
+  {sessions} times.
+- Raw httpx runs twice in each round, in two processes. The row *raw httpx, again* would be 1.00 without noise; ignore
+  differences smaller than its quartiles.
+- *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are not LLM libraries: they only parse JSON and check nothing.
+  Bold marks the library with the lowest cost. A dash means that a library does not support this, or that it [could
+  not be measured](#missing-results).
 """
 
-TAIL = """## Run it
+TAIL = """## Reproduce
 
 ```bash
-make bench-quick  # ours against the floor, with limits; two minutes
-make bench        # everyone; installs the libraries below .tools/bench
+make bench-quick  # this package against raw httpx, with limits; two minutes
+make bench        # all libraries, installed in .tools/bench; an hour
 python -m benchmarks.quick --rows call,stream --apis anthropic
 python -m benchmarks.report build/bench/result.json
 ```
@@ -102,7 +102,7 @@ def table(result: Result, row: str) -> Iterator[str]:
         parts = [
             f"{control['median']:.2f} ({control['low']:.2f}–{control['high']:.2f})" for control in controls if control
         ]
-        yield "| *the floor to itself* | " + " | ".join(parts) + " |"
+        yield "| *raw httpx, again* | " + " | ".join(parts) + " |"
 
 
 def _libraries(result: Result, row: str, api: str) -> dict[str, float]:
@@ -150,9 +150,9 @@ def behind(result: Result) -> Iterator[str]:
                 f"{name} {number_of(ratio)}" for name, ratio in sorted(ahead.items(), key=lambda one: one[1])
             )
             if parts:
-                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}; {parts}."
+                yield f"- {TITLES[row]}, {api}: agent {number_of(mine)}; {parts}."
             elif mine > 1:
-                yield f"- {TITLES[row]}, {api}: ours {number_of(mine)}, more than raw httpx."
+                yield f"- {TITLES[row]}, {api}: agent {number_of(mine)}, raw httpx 1."
 
 
 def list_other_rows(result: Result) -> Iterator[str]:
@@ -180,7 +180,9 @@ def list_other_rows(result: Result) -> Iterator[str]:
         if row == CROWD and "memory" in cell:
             memory = {part: f"{size / 2**20:.0f} MB" for part, size in cell["memory"].items()}
             what = f"1,000 streams of 200 chunks at once, four times: {name}, {api}"
-            yield _line(what, f"{memory['warm']} after the first, {memory['after']} at last, {memory['peak']} at most")
+            yield _line(
+                what, f"{memory['warm']} after the first, {memory['after']} after the last, {memory['peak']} peak"
+            )
     if SESSIONS in read:
         data = read[SESSIONS]
         for age, turn in data["turns"].items():
@@ -211,7 +213,7 @@ def list_missing(result: Result) -> Iterator[str]:
 
 
 def list_versions(result: Result) -> Iterator[str]:
-    yield "| contestant | versions |"
+    yield "| library | versions |"
     yield "|---|---|"
     for name, versions in result.read["versions"].items():
         if name in ORDER and versions:
@@ -236,9 +238,9 @@ def page(result: Result) -> str:
             if len(result.names(row)) > FEW:
                 lines += [f"![{title}, as bars](assets/benchmarks-{row}.svg)", ""]
             lines += [*table(result, row), ""]
-    lines += ["## Only ours", "", *list_other_rows(result), ""]
-    lines += ["## Where we are not ahead", "", *(list(behind(result)) or ["Nowhere in this run."]), ""]
-    lines += ["## Missing contestants", "", *(list(list_missing(result)) or ["None."]), ""]
+    lines += ["## Other measurements", "", *list_other_rows(result), ""]
+    lines += ["## Where another library or raw httpx is faster", "", *(list(behind(result)) or ["Nowhere."]), ""]
+    lines += ["## Missing results", "", *(list(list_missing(result)) or ["None."]), ""]
     lines += ["## Versions", "", *list_versions(result), ""]
     return "\n".join([*lines, TAIL])
 

@@ -37,12 +37,12 @@ def test_the_least_of_the_libraries_is_bold_and_the_floors_are_not() -> None:
     text = page(Result(RESULT))
     assert "| agent | **0.75** |" in text
     assert "| httpx2 + orjson | 0.50 |" in text
-    assert "| *the floor to itself* | 1.00 (0.98–1.02) |" in text
+    assert "| *raw httpx, again* | 1.00 (0.98–1.02) |" in text
 
 
 def test_the_page_says_where_we_are_behind_and_who_is_missing() -> None:
     assert list(behind(Result(RESULT))) == [
-        "- 200 messages and 20 tools, first request, anthropic: ours 2.00; langchain 1.50."
+        "- 200 messages and 20 tools, first request, anthropic: agent 2.00; langchain 1.50."
     ]
     text = page(Result(RESULT))
     assert "- aisuite could not be installed: no such version" in text
