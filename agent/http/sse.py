@@ -52,9 +52,6 @@ class SseDecoder:
         if self._is_too_long:
             self._is_too_long = False
             raise self._too_long()
-        events = self._split_plain(chunk)
-        if events is not None:
-            return events
         if self._skip_lf and chunk:
             self._skip_lf = False
             if chunk[0] == 0x0A:
@@ -74,28 +71,6 @@ class SseDecoder:
                 raise
             self._is_too_long = True
         return payloads
-
-    def _split_plain(self, chunk: bytes) -> list[bytes] | None:
-        """Fast path for events of one data line each, which most vendors send. None for other chunks."""
-        start = self._line[0] if self._line else chunk
-        blank = b"\r\n\r\n" if b"\r" in chunk else b"\n\n"
-        end = chunk.rfind(blank)
-        if start[:6] != b"data: " or end < 0 or self._data:
-            return None
-        whole, rest = chunk[:end], chunk[end + len(blank) :]
-        if self._line:
-            whole = b"".join((*self._line, whole))
-        events = whole[6:].split(blank + b"data: ")
-        newlines = (len(events) - 1) * 2
-        if whole.count(b"\n") != newlines or (len(blank) == 4 and whole.count(b"\r") != newlines):
-            return None  # other fields, or mixed line ends
-        if len(whole) > self.limit or len(rest) > self.limit or b"\n" in rest or b"\r" in rest:
-            return None
-        self._line = [rest] if rest else []
-        self._line_size = len(rest)
-        self._started = True
-        self._skip_lf = False
-        return events
 
     def _parse(self, chunk: bytes, payloads: list[bytes]) -> None:
         """Append the payloads of the events that end in a chunk, whose line ends are LF."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..local.engine import (
@@ -48,52 +49,47 @@ def _stepper(request: WireRequest) -> Stepper:
 
 
 def _steps(request: WireRequest, stepper: Stepper) -> Steps:
-    """An answer as a server would give it: a failure, or events with an end."""
-    asked = json.loads(request.body)
-    model = find_model(asked["model"])
-    counted = request.url.endswith(COUNT_FRAGMENT)
-    body = encode_count_request(asked) if counted else encode_request(asked, dict(model.settings))
+    """Respond as a server would: with an error, a token count, or server-sent events."""
+    parameters = json.loads(request.body)
+    model = find_model(parameters["model"])
+    counts = request.url.endswith(COUNT_FRAGMENT)
+    body = encode_count_request(parameters) if counts else encode_request(parameters, dict(model.settings))
     first = None
-    while first is None:  # or it was unloaded before it said anything, and is loaded again
+    while first is None:  # repeated if the model was unloaded before its first chunk
         generation = start_generation(model, body)
         stepper.interrupt = generation.stop
         if stepper.closed:  # while the model was being loaded
             generation.stop()
             return
-        pieces = iter(generation)
-        first = next(pieces, None)
+        chunks = iter(generation)
+        first = next(chunks, None)
     try:
-        if is_error(first) and not (counted and read_prompt_tokens(first) is not None):
-            yield from _whole(first, read_error_status(first))
-        elif counted:
-            yield from _whole(json.dumps({"prompt_tokens": read_prompt_tokens(first)}).encode(), 200)
+        if is_error(first) and not (counts and read_prompt_tokens(first) is not None):
+            yield Head(read_error_status(first), _JSON)
+            yield first
+        elif counts:
+            yield Head(200, _JSON)
+            yield json.dumps({"prompt_tokens": read_prompt_tokens(first)}).encode()
         else:
             yield Head(200, _STREAM)
-            yield from _events(first, pieces, asked["max_tokens"])
+            yield from _encode_events(chain([first], chunks), parameters["max_tokens"])
     finally:
         generation.stop()
 
 
-def _whole(body: bytes, status: int) -> Steps:
-    yield Head(status, _JSON)
-    yield body
-
-
-def _events(first: bytes, pieces: Iterator[bytes], limit: int) -> Iterator[bytes]:
-    """The pieces as events. The engine swallows the mark of the end; it has come if the usage has."""
-    ended = False
-    read, last = 0, b""
-    piece: bytes | None = first
-    while piece is not None:
-        if is_progress(piece):
-            read = read_prompt_tokens(piece) or read
-        else:
-            if is_truncation(piece):
-                piece = encode_truncation(last, read, limit)
-            if b'"usage":{' in piece:
-                piece, ended = add_usage_details(piece), True
-            yield b"data: " + piece + b"\n\n"
-            last = piece
-        piece = next(pieces, None)
-    if ended:
+def _encode_events(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
+    """Encode chunks as server-sent events. The engine omits the final `[DONE]`, which follows the usage."""
+    is_complete = False
+    prompt_tokens, last = 0, b""
+    for chunk in chunks:
+        if is_progress(chunk):
+            prompt_tokens = read_prompt_tokens(chunk) or prompt_tokens
+            continue
+        if is_truncation(chunk):
+            chunk = encode_truncation(last, prompt_tokens, limit)
+        if b'"usage":{' in chunk:
+            chunk, is_complete = add_usage_details(chunk), True
+        yield b"data: " + chunk + b"\n\n"
+        last = chunk
+    if is_complete:
         yield b"data: [DONE]\n\n"

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from .. import errors
 from ..engine.wire import Answer, AsyncBody, Limits, Network, Piece, Reply, RunTimeout, SyncBody, WireRequest
+from .threaded import acollect, collect
 
 
 class ScriptedTransport:
@@ -18,13 +19,7 @@ class ScriptedTransport:
         self._network = network
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
-        answer = self._network(request)
-        _wait(answer.after, timeout)
-        if answer.failure is not None:
-            raise answer.failure
-        body = _SyncBody(answer, timeout)
-        data = b"".join(iter(body.read, b""))
-        return Reply(answer.status, answer.headers, _within(data, limits))
+        return collect(self.open(request, limits, timeout), limits, timeout)
 
     def open(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> SyncBody:
         answer = self._network(request)
@@ -36,15 +31,7 @@ class ScriptedTransport:
         return body
 
     async def asend(self, request: WireRequest, limits: Limits) -> Reply:
-        answer = self._network(request)
-        await _await(answer.after)
-        if answer.failure is not None:
-            raise answer.failure
-        body = _AsyncBody(answer)
-        data: list[bytes] = []
-        while chunk := await body.read():
-            data.append(chunk)
-        return Reply(answer.status, answer.headers, _within(b"".join(data), limits))
+        return await acollect(await self.aopen(request, limits, []), limits)
 
     async def aopen(self, request: WireRequest, limits: Limits, bodies: list[AsyncBody]) -> AsyncBody:
         answer = self._network(request)
@@ -54,12 +41,6 @@ class ScriptedTransport:
         body = _AsyncBody(answer)
         bodies.append(body)
         return body
-
-
-def _within(data: bytes, limits: Limits) -> bytes:
-    if len(data) > limits.max_bytes:
-        raise errors.ProtocolError(f"the response is larger than {limits.max_bytes} bytes", retryable=False)
-    return data
 
 
 class _SyncBody(SyncBody):

@@ -24,9 +24,9 @@ from typing_extensions import override
 from .. import errors
 from ..engine.wire import AsyncBody, Headers, Limits, Reply, RunTimeout, SyncBody, WireRequest
 from ..errors import printable
+from ..http.event_stream import EventStreamConverter, is_event_stream
 from ..http.exchange import is_certificate_error
 from ..providers.sdk_clients import SdkClientKind, identify_client
-from .event_stream import EventStreamConverter, is_event_stream
 from .threaded import DeferredBody, Head, Stepper, Steps, acollect, aopen_body, begin_body, collect, open_body
 
 _CLIENT_HEADERS = frozenset((b"content-type", b"accept", b"user-agent", b"content-length", b"host"))

@@ -26,10 +26,9 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.oauth2.credentials import Credentials
 
 from agent import Agent, AgentResponse, RetryConfig, errors
-from agent.http.event_stream import encode_message
+from agent.http.event_stream import EventStreamConverter, encode_message
 from agent.testing import Answer, LoopbackServer, Network, Piece
 from agent.transports import sdk_clients
-from agent.transports.event_stream import EventStreamConverter
 from agent.transports.threaded import Head
 from tests.support.cases import FULL
 

@@ -157,11 +157,8 @@ class AioRun:
                     error = reply = None
                 if type(effect) is Emit:
                     return effect.events
-                if type(effect) is Now:
-                    reply = self.loop.time()
-                    continue
                 try:
-                    reply = await (self._read(effect) if type(effect) is Read else self._perform(effect))
+                    reply = await self._perform(effect)
                 except Exception as raised:
                     error = raised
         except _Closed:

@@ -377,14 +377,11 @@ class Simulation:
             until = min(until, self.now + idle - body.idle_used)
         piece = body.next_piece()
         body.idle_used += piece.after
-        self._resume_at(
-            run,
-            self.now + piece.after,
-            piece.outcome,
-            until,
-            lambda: read_timeout(body, idle, run.deadline, self.now),
-            body,
-        )
+
+        def expired() -> Exception:
+            return read_timeout(body, idle, run.deadline, self.now)
+
+        self._resume_at(run, self.now + piece.after, piece.outcome, until, expired, body)
         if isinstance(piece.outcome, Exception) or not piece.outcome:
             self._close_body(run, body)
 

@@ -159,11 +159,8 @@ class SyncRun:
                     error = reply = None
                 if type(effect) is Emit:
                     return effect.events
-                if type(effect) is Now:
-                    reply = monotonic()
-                    continue
                 try:
-                    reply = self._read(effect) if type(effect) is Read else self._perform(effect)
+                    reply = self._perform(effect)
                 except Exception as raised:
                     error = raised
         except BaseException:
