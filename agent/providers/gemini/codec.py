@@ -333,13 +333,11 @@ class GeminiCodec(CodecBase):
             raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
     def batch_api(self) -> BatchApi:
-        if self.platform is GEMINI_API:
-            from .batches import GeminiBatches  # lazy: only batch jobs need it
-
-            return GeminiBatches(self._root, self._headers)
         from ..batches import make_unsupported_error  # lazy: only batch jobs need it
-        from .vertex_batches import VertexBatches  # lazy: only batch jobs need it
+        from .batches import GeminiBatches, VertexBatches  # lazy: only batch jobs need it
 
+        if self.platform is GEMINI_API:
+            return GeminiBatches(self._root, self._headers)
         if not self._token:
             raise make_unsupported_error(
                 self.name,
