@@ -9,7 +9,7 @@ from os import urandom
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
-from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempts
+from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_costs, sum_usage
 from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest, deadline_error
 from ..models.prices import price, service_tier
@@ -236,10 +236,10 @@ def with_warnings(response: AgentResponse, warnings: tuple[str, ...]) -> AgentRe
 def hide_secrets(error: errors.AgentError, provider: Provider, request: AgentRequest) -> errors.AgentError:
     """Redact the texts of a failed attempt and drop its frames, which hold the request and the reply."""
     redact_headers: Callable[[str], str] = getattr(provider, "redact", str)
-    secrets = find_secrets(request.extra)
+    secrets = find_secrets(request.extra) if request.extra else ()
 
     def hide(text: str) -> str:
-        return redact(redact_headers(text), secrets)
+        return redact(redact_headers(text), secrets) if secrets else redact_headers(text)
 
     each: BaseException | None = errors.forget_frames(error)
     while each is not None:
@@ -376,12 +376,15 @@ def _route(context: Context) -> Route:
 
 def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentResponse:
     """Return the response with its attempts. Usage and cost are the sums over all attempts."""
-    if len(route) > 1:
-        usage, cost = sum_attempts(route)
-        if usage is not None:
-            source = None if cost is None else response.cost_source
-            changes |= {"usage": usage, "cost_estimate": cost, "cost_source": source}
+    if len(route) > 1 and (usage := sum_usage(route)) is not None:
+        changes["usage"] = usage
+        response = response.with_cost(LazyCost.lazy(partial(_sum_costs, route, response)))
     return response.copy_with(route=route, **changes)
+
+
+def _sum_costs(route: Route, response: AgentResponse) -> tuple[float | None, str | None]:
+    cost = sum_costs(route)
+    return cost, None if cost is None else response.cost_source
 
 
 LONGEST_WAIT = 120.0

@@ -125,18 +125,23 @@ class AttemptLog:
 
 def sum_attempts(attempts: Iterable[Attempt]) -> tuple[Usage | None, float | None]:
     """Sum usage and cost. The cost is None if that of any attempt with usage is unknown."""
+    used = [attempt for attempt in attempts if attempt.usage is not None]
+    return sum_usage(used), sum_costs(used)
+
+
+def sum_usage(attempts: Iterable[Attempt]) -> Usage | None:
     usage: Usage | None = None
-    units, is_known = 0, True
     for attempt in attempts:
-        if attempt.usage is None:
-            continue
-        usage = attempt.usage if usage is None else usage + attempt.usage
-        cost = attempt.cost
-        if cost is None:
-            is_known = False
-        else:
-            units += to_units(cost)
-    return usage, to_dollars(units) if is_known and usage is not None else None
+        if attempt.usage is not None:
+            usage = attempt.usage if usage is None else usage + attempt.usage
+    return usage
+
+
+def sum_costs(attempts: Iterable[Attempt]) -> float | None:
+    """Sum the costs of attempts with usage; None if any is unknown. This looks prices up, which is slow."""
+    costs = [attempt.cost for attempt in attempts if attempt.usage is not None]
+    known = [to_units(cost) for cost in costs if cost is not None]
+    return to_dollars(sum(known)) if known and len(known) == len(costs) else None
 
 
 ambient_deadline: contextvars.ContextVar[float] = contextvars.ContextVar("agent_deadline", default=math.inf)

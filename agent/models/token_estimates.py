@@ -28,6 +28,7 @@ from ..types import (
     Part,
     RefusalContent,
     RequestTool,
+    Role,
     SearchResultContent,
     StreamEvent,
     TextContent,
@@ -210,8 +211,11 @@ def estimate_prompt(request: AgentRequest) -> TokenCount:
     content = _PromptContent()
     for message in request.to_messages():
         content.messages += 1
-        for part in message.parts:
-            content.add(part)
+        if isinstance(message.content, str) and message.role is not Role.TOOL:
+            content.text += estimate_text(message.content)
+        else:
+            for part in message.parts:
+                content.add(part)
     text = framing.text * content.text
     media = framing.image * content.images + content.media
     framed = (
