@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, overload
 
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from .types.options import AllRunOptions, JsonSchema, OutputT, OutputType, PreflightOptions
 
 
+@cache
+def _default_loop() -> ToolLoopConfig:
+    return ToolLoopConfig()
+
+
 class BaseClient:
     """The single calls of Agent and Router."""
 
@@ -46,7 +51,7 @@ class BaseClient:
     @property
     def loop(self) -> ToolLoopConfig:
         """Limits of runs."""
-        return self._loop if self._loop is not None else ToolLoopConfig()
+        return self._loop if self._loop is not None else _default_loop()
 
     # For subclasses
 

@@ -9,13 +9,13 @@ from os import urandom
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .. import errors
-from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_costs, sum_usage
+from ..engine.context import Call, Context, OpenAttempt, run_validation, sum_attempt_costs, sum_attempt_usage
 from ..engine.flow import Emit, Flow, Invoke, Now, Open, Random, Read, Send, Sleep
 from ..engine.wire import MAX_STREAM_BYTES, Body, Limits, Reply, Transport, WireRequest, deadline_error
 from ..models.prices import price, service_tier
 from ..models.token_estimates import StreamTokenCounter, complete_usage
 from ..providers import Provider, StreamDecoder
-from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent, Usage
+from ..types import AgentRequest, AgentResponse, Attempt, RetryConfig, Route, StreamEvent
 from ..types.secrets import find_secrets, redact, reveal_extra
 from ..types.usage import LazyCost
 
@@ -33,20 +33,19 @@ def add_cost(response: AgentResponse, request: AgentRequest, provider: str, firs
         return response
     names = (response.model, request.model or "")
     raw = response.raw if response.raw is not None else first
-    known = (response.cost_estimate, response.cost_source)
     # Without the request: otherwise each response would keep the whole conversation alive.
-    compute = partial(_compute_cost, response.usage, provider, names, raw, datetime.now(UTC), known)
+    compute = partial(_compute_cost, response, provider, names, raw, datetime.now(UTC))
     return response.with_cost(LazyCost.lazy(compute))
 
 
 def _compute_cost(
-    usage: Usage, provider: str, names: tuple[str, ...], raw: object, when: datetime, known: tuple[Any, Any]
+    response: AgentResponse, provider: str, names: tuple[str, ...], raw: object, when: datetime
 ) -> tuple[float | None, str | None]:
     try:
-        cost = price(usage, provider=provider, models=names, tier=service_tier(raw), when=when)
+        cost = price(response.usage, provider=provider, models=names, tier=service_tier(raw), when=when)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         cost = None  # a paid response must not fail because its price is unknown
-    return known if cost is None else cost
+    return (response.cost_estimate, response.cost_source) if cost is None else cost
 
 
 def settle_response(
@@ -97,7 +96,9 @@ def _encode(provider: Provider, request: AgentRequest, context: Context, *, stre
         # Retries of a request share the key.
         key = context.idempotency_keys.setdefault(hash((wire.url, wire.body)), urandom(16).hex())
         wire.call_headers = ((b"idempotency-key", key.encode()),)
-    return (yield from sign_request(provider, wire))
+    if getattr(provider, "sign", None) is not None:
+        wire = yield from sign_request(provider, wire)
+    return wire
 
 
 def complete(endpoint: Endpoint) -> Call:
@@ -264,7 +265,7 @@ def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -
     def record_attempt(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         started = yield from Now()
         context.first_event = context.headers = None
-        began = started - context.started
+        began = started - context.origin
         sent_to = request.model or model or ""
         context.log.begin(OpenAttempt(target, provider.name, sent_to, request, began, context.reason, context.waited))
         error: errors.AgentError | None = None
@@ -292,7 +293,9 @@ def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -
             request_id=response.request_id if response is not None else error.request_id if error else None,
             usage=None if received is None else received.usage,
         )
-        context.log.add(record if received is None else record.with_cost(LazyCost.lazy(partial(_cost_of, received))))
+        if received is not None:
+            record._set_cost(LazyCost.lazy(partial(_cost_of, received)))
+        context.log.add(record)
         context.waited = context.reason = None
         if error is not None:
             try:
@@ -329,19 +332,21 @@ def record_route(call: Call, *, streaming: bool) -> Call:
 
     def outer(request: AgentRequest, context: Context) -> Flow[AgentResponse]:
         context.started = yield from Now()
+        if context.run is None:
+            context.origin = context.started
         try:
             response = yield from call(request, context)
             ended = yield from Now()
             if ended > context.deadline and not streaming:
                 raise deadline_error("decoding the response")
         except errors.AgentError as error:
-            error.attempts = _route(context)
+            error.attempts = Route(context.log.finished, context.candidates or ())
             if isinstance(error, errors.StreamInterrupted) and error.partial is not None:
-                error.partial = _with_route(error.partial, error.attempts)
+                error.partial = _with_route(error.partial, context)
             if streaming:
                 yield Emit([StreamEvent.error_event(str(error))])
             raise
-        return _with_route(response, _route(context), latency_ms=(ended - context.started) * 1000)
+        return _with_route(response, context, latency_ms=(ended - context.started) * 1000)
 
     return outer
 
@@ -365,25 +370,22 @@ def settle_stream(context: Context, settle: Settle) -> Settle:
             return attempt.close("Cancelled", _LEFT, usage=usage, cost=cost)
 
         context.log.close(close)
-        return _with_route(response, _route(context))
+        return _with_route(response, context)
 
     return settle_partial
 
 
-def _route(context: Context) -> Route:
-    return Route(context.log.finished, context.candidates or ())
-
-
-def _with_route(response: AgentResponse, route: Route, **changes: Any) -> AgentResponse:
+def _with_route(response: AgentResponse, context: Context, **changes: Any) -> AgentResponse:
     """Return the response with its attempts. Usage and cost are the sums over all attempts."""
-    if len(route) > 1 and (usage := sum_usage(route)) is not None:
+    route = Route(context.log.finished, context.candidates or ())
+    if len(route) > 1 and (usage := sum_attempt_usage(route)) is not None:
         changes["usage"] = usage
         response = response.with_cost(LazyCost.lazy(partial(_sum_costs, route, response)))
     return response.copy_with(route=route, **changes)
 
 
 def _sum_costs(route: Route, response: AgentResponse) -> tuple[float | None, str | None]:
-    cost = sum_costs(route)
+    cost = sum_attempt_costs(route)
     return cost, None if cost is None else response.cost_source
 
 

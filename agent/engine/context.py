@@ -126,10 +126,10 @@ class AttemptLog:
 def sum_attempts(attempts: Iterable[Attempt]) -> tuple[Usage | None, float | None]:
     """Sum usage and cost. The cost is None if that of any attempt with usage is unknown."""
     used = [attempt for attempt in attempts if attempt.usage is not None]
-    return sum_usage(used), sum_costs(used)
+    return sum_attempt_usage(used), sum_attempt_costs(used)
 
 
-def sum_usage(attempts: Iterable[Attempt]) -> Usage | None:
+def sum_attempt_usage(attempts: Iterable[Attempt]) -> Usage | None:
     usage: Usage | None = None
     for attempt in attempts:
         if attempt.usage is not None:
@@ -137,7 +137,7 @@ def sum_usage(attempts: Iterable[Attempt]) -> Usage | None:
     return usage
 
 
-def sum_costs(attempts: Iterable[Attempt]) -> float | None:
+def sum_attempt_costs(attempts: Iterable[Attempt]) -> float | None:
     """Sum the costs of attempts with usage; None if any is unknown. This looks prices up, which is slow."""
     costs = [attempt.cost for attempt in attempts if attempt.usage is not None]
     known = [to_units(cost) for cost in costs if cost is not None]
@@ -184,6 +184,8 @@ class Context:
 
     deadline: float = math.inf
     started: float = 0.0
+    origin: float = 0.0
+    """Time to which the start times of attempts are relative: the start of the call, or of the run around it."""
     log: AttemptLog = field(default_factory=AttemptLog)
     attempt_count: AttemptCount = field(default_factory=AttemptCount)
     waited: float | None = None

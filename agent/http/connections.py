@@ -203,10 +203,12 @@ class Connection:
     It closes when it is garbage-collected, because an interrupt may come before the pool or a run owns it.
     """
 
-    __slots__ = ("__weakref__", "_socket", "idle_since")
+    __slots__ = ("__weakref__", "_input", "_socket", "idle_since")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._input = _Selector()
+        self._input.register(connected, selectors.EVENT_READ)
         self.idle_since: float = 0.0
 
     def receive(self, run: BlockingRun) -> bytes:
@@ -256,11 +258,7 @@ class Connection:
 
     def is_readable(self) -> bool:
         """Whether an idle connection has data or EOF, so that it cannot be reused."""
-        if self._socket.fileno() < 0:
-            return True
-        with _Selector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            return bool(selector.select(0))
+        return self._socket.fileno() < 0 or bool(self._input.select(0))
 
     def close(self) -> None:
         self._socket.close()

@@ -16,7 +16,7 @@ from ..engine.context import Context, TurnRef
 from ..engine.flow import Emit, Flow, Now, intercept
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
 from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
-from ..types import AgentResponse, Message, Role, Route
+from ..types import Message, Role
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -107,27 +107,21 @@ def _call_model(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
     state.slots = []
     state.partial_message = partial_message = PartialMessage()
     model_context = Context(
-        deadline=context.deadline, run=TurnRef(state.run_id, state.turn), user_context=context.user_context
+        deadline=context.deadline,
+        origin=state.started_at,
+        run=TurnRef(state.run_id, state.turn),
+        user_context=context.user_context,
     )
-    started = yield from Now()
     response = yield from intercept(
         plan.call_model(messages, state.turn, model_context), lambda emit: _forward_stream_events(partial_message, emit)
     )
-    message = state.add_response(_shift_route(response, started - state.started_at))
+    message = state.add_response(response)
     state.partial_message = None
     assert state.latest is not None
     begun: list[AgentEvent] = [] if partial_message.begun else [MessageStartEvent(message=message)]
     state.pending_events = [*begun, MessageEndEvent(message=message)]
     yield from write_response(plan, state, state.latest)
     yield Emit(state.take_events())
-
-
-def _shift_route(response: AgentResponse, offset: float) -> AgentResponse:
-    """Make the start times of attempts relative to the start of the run."""
-    if not response.route or offset <= 0:
-        return response
-    moved = [attempt.copy_with(started=(attempt.started or 0.0) + offset) for attempt in response.route]
-    return response.copy_with(route=Route(moved, response.route.candidates))
 
 
 def _prepare_messages(plan: RunPlan, state: RunState) -> Flow[Sequence[Message]]:

@@ -31,8 +31,8 @@ from ..types import (
     StreamEvent,
     ToolCall,
     ToolResult,
+    ToolResultEvent,
     Usage,
-    thaw,
 )
 from ..types.usage import LazyCost
 from .events import (
@@ -97,7 +97,7 @@ class Slot:
     def key(self) -> str:
         """Equal for calls of the same tool with the same arguments."""
         if not self._key:
-            self._key = _digest(_encode([self.call.name, thaw(self.call.arguments)]))
+            self._key = _digest(_encode([self.call.name, self.call.arguments]))
         return self._key
 
     @property
@@ -291,7 +291,10 @@ class RunState:
             self.charge_parent(response)
         response, self.slots = self._read_calls(response)
         self.reported_results = 0
-        message = response.message.copy_with(
+        message = Message(
+            Role.ASSISTANT,
+            response.content,
+            usage=response.usage,
             stop_reason=message_stop_reason(response),
             provider=response.provider or None,
             model=response.model or None,
@@ -343,9 +346,7 @@ class RunState:
             self.history.append(message)
             events += [
                 MessageStartEvent(message=message),
-                MessageUpdateEvent(
-                    message=message, assistant_message_event=StreamEvent.tool_result_event(message.text)
-                ),
+                MessageUpdateEvent(message=message, assistant_message_event=ToolResultEvent(message.text)),
                 MessageEndEvent(message=message),
             ]
             self.reported_results += 1

@@ -125,6 +125,7 @@ def _restore_slots(paused: PausedRun, place: int) -> list[Slot]:
 _HOOKS = frozenset(field.name for field in fields(Hooks))
 RUN_OPTIONS = _HOOKS | {"loop", "deps", "run_id", "history", "prompts"}
 """Options of `run` besides the fields of a request."""
+_ALL_OPTIONS = REQUEST_OPTIONS | RUN_OPTIONS
 
 
 class Runner(Protocol):
@@ -146,7 +147,7 @@ class Runner(Protocol):
 
 def check_run_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for an unknown option of a run."""
-    check_options(options, REQUEST_OPTIONS | RUN_OPTIONS, "A run", CALL_OPTIONS)
+    check_options(options, _ALL_OPTIONS, "A run", CALL_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,9 @@ def prepare_run(
     history, prompts = run_options.get("history"), run_options.get("prompts")
     config = _read_loop_config(run_options.get("loop"), runner.loop)
     own_hooks = {name: value for name, value in run_options.items() if name in _HOOKS and value is not None}
-    hooks = replace(runner.hooks or Hooks(), **own_hooks)
+    hooks = runner.hooks or Hooks()
+    if own_hooks:
+        hooks = replace(hooks, **own_hooks)
     if isinstance(request, PausedRun):
         state = restore_state(request)
         agent_request = read_request(request.request, {**overrides, "messages": request.messages})

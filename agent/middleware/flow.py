@@ -362,7 +362,7 @@ def _answer(
             provider=response.provider,
             model=response.model,
             reason=f"{ANSWERED_BY}{layer.name}",
-            started=began - context.started,
+            started=began - context.origin,
             latency_ms=(now - began) * 1000,
             usage=response.usage,
             cost=response.cost_estimate,

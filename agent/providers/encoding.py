@@ -116,9 +116,11 @@ class EncodingContext:
     def drop_all_extra(self, messages: Iterable[Message]) -> None:
         """Warn about all keys of messages and parts that are not of this package."""
         for message in messages:
-            self.drop_extra(message.extra, "a message")
+            if message.extra:
+                self.drop_extra(message.extra, "a message")
             for part in () if isinstance(message.content, str) else message.content:
-                self.drop_extra(part.extra, f"a part of type {part.type!r}")
+                if part.extra:
+                    self.drop_extra(part.extra, f"a part of type {part.type!r}")
                 inner = part.content if isinstance(part, ToolResult | SearchResultContent) else ""
                 for each in () if isinstance(inner, str) else inner:
                     self.drop_extra(each.extra, f"a part of type {each.type!r}")
@@ -142,7 +144,10 @@ _DEFAULTS = {name: info.default for name, info in AgentRequest.model_fields.item
 def encode_fields(context: C, rows: Mapping[str, FieldEncoder[C]]) -> JsonDict:
     """Encode every request field that is set, in table order, and return the body."""
     request, body = context.request, context.body
+    given = request.model_fields_set
     for name, encode in rows.items():
+        if name not in given:
+            continue
         value = getattr(request, name)
         if value is None or value == _DEFAULTS[name]:
             continue

@@ -115,7 +115,8 @@ class _Repair:
                 if role is tool:
                     self._add_text_result(message)
                 else:
-                    self._end_turn()
+                    if self._unanswered or self._postponed:
+                        self._end_turn()
                     if content:
                         self._repaired.append(message)
                     else:
@@ -128,7 +129,8 @@ class _Repair:
                     self._add_parts(piece)
             else:
                 self._add_parts(message)
-        self._end_turn()
+        if self._unanswered or self._postponed:
+            self._end_turn()
         return self._repaired, tuple(self._warnings)
 
     def _add_parts(self, message: Message) -> None:

@@ -377,7 +377,7 @@ def _cancel_losers(state: RoutingState, runners: dict[Branch, _Runner]) -> Flow[
     now = yield from Now()
     for runner in runners.values():
         log = runner.context.log
-        log.close(partial(_record_cancelled, now - state.context.started))
+        log.close(partial(_record_cancelled, now - state.context.origin))
         log.revise(_record_discarded)
         usage, cost = sum_attempts(log.finished)
         runner.admission.settle_cancelled(now, usage, cost)
@@ -399,7 +399,7 @@ def _record_timeout(
     state: RoutingState, runners: dict[Branch, _Runner], error: errors.TimeoutError, now: float
 ) -> None:
     """Record that the deadline passed while all attempts were in flight."""
-    ended, name = now - state.context.started, type(error).__name__
+    ended, name = now - state.context.origin, type(error).__name__
     for runner in runners.values():
         state.record_failure(runner.admission, error, now, runner.context)
         runner.context.log.close(

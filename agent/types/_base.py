@@ -344,7 +344,7 @@ class Value(BaseModel, frozen=True):
         """Return a copy with some fields replaced, without validation; the new values must be valid."""
         cls = type(self)
         copy = cls.__new__(cls)
-        initialize(copy, {**self.__dict__, **values}, {*self.__pydantic_fields_set__, *values})
+        initialize(copy, {**self.__dict__, **values}, self.__pydantic_fields_set__.union(values))
         for slot in self._carried:
             if (value := get_slot(self, slot)) is not None:
                 object.__setattr__(copy, slot, value)

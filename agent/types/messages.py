@@ -57,12 +57,15 @@ def normalize_message(fields: dict[str, Any]) -> dict[str, Any]:
     role = data.get("role")
     if role in ("tool", "tool_result"):
         data["role"] = "tool"
-        if (role == "tool_result" or not _ONLY_RESULTS_HAVE.isdisjoint(data)) and not _is_result(content):
+        if _is_result(content):
+            content = _copy_result_ids(data, content[0])
+        elif role == "tool_result" or not _ONLY_RESULTS_HAVE.isdisjoint(data):
             result = {key: data[key] for key in _RESULT_KEYS if key in data}
-            content = (ToolResult.model_validate({**result, "content": content}),)
-        if data.get("tool_call_id") is not None and not _is_result(content):
-            _check_result(content)
-        content = _copy_result_ids(data, content)
+            content = _copy_result_ids(data, {**result, "type": "tool_result", "content": content})
+        else:
+            if data.get("tool_call_id") is not None:
+                _check_result(content)
+            data["name"] = data.get("name", data.get("tool_name"))
     data["content"] = content
     return data
 
@@ -120,12 +123,9 @@ def _is_part_of(part: Any, kind: type[ContentPart]) -> bool:
     return isinstance(tag, str) and find_part_class(tag) is kind
 
 
-def _copy_result_ids(data: dict[str, Any], content: Any) -> Any:
-    """Copy the id and name of a single tool result to its message."""
-    if not _is_result(content):
-        data["name"] = data.get("name", data.get("tool_name"))
-        return content
-    part = content[0] if isinstance(content[0], ToolResult) else ToolResult.model_validate(content[0])
+def _copy_result_ids(data: dict[str, Any], result: Any) -> tuple[ToolResult]:
+    """Copy the id and name of a single tool result to its message, and return its content."""
+    part = result if isinstance(result, ToolResult) else ToolResult.model_validate(result)
     if data.get("tool_call_id") is None:
         data["tool_call_id"] = part.tool_call_id
     if data.get("name") is None:
@@ -274,7 +274,7 @@ class Message(ExtraValue, frozen=True):
     def parts(self) -> Sequence[Part]:
         """The content as parts: text as `TextContent`, the content of a tool message as `ToolResult`."""
         content = self.content
-        if self.role is Role.TOOL and self.tool_call_id is not None and not _has_result(content):
+        if self.tool_call_id is not None and self.role is Role.TOOL and not _has_result(content):
             return FrozenTuple((ToolResult(tool_call_id=self.tool_call_id, name=self.name, content=content),))
         if isinstance(content, str):
             return FrozenTuple((TextContent(text=content),) if content else ())
@@ -327,7 +327,11 @@ _TEXT_FIELDS_SET = {"role", "content"}
 
 
 def _has_result(content: str | Sequence[Part]) -> bool:
-    return not isinstance(content, str) and any(isinstance(part, ToolResult) for part in content)
+    if not isinstance(content, str):
+        for part in content:  # twice as fast as `any`, and used for every message
+            if isinstance(part, ToolResult):
+                return True
+    return False
 
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]

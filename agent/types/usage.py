@@ -186,8 +186,11 @@ class Usage(Value, frozen=True):
         total = max(total or 0, 0)
         if reasoning and (reasoning > completion or total == prompt + completion + reasoning):
             completion += reasoning
-        read = min(max(cache_read or 0, 0), prompt)
         more: dict[str, Any] = {}
+        read = min(max(cache_read or 0, 0), prompt)
+        if read or cache_write:
+            more["cache_read_tokens"] = read
+            more["cache_write_tokens"] = min(max(cache_write or 0, 0), prompt - read)
         if details:
             more["details"] = FrozenDict(
                 [(name, count) for name, count in details.items() if count and _is_count(count)]
@@ -197,8 +200,6 @@ class Usage(Value, frozen=True):
         return cls(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            cache_read_tokens=read,
-            cache_write_tokens=min(max(cache_write or 0, 0), prompt - read),
             reasoning_tokens=reasoning,
             total_tokens=max(total, prompt + completion),
             **more,
@@ -235,10 +236,7 @@ class Usage(Value, frozen=True):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        # A None field would trigger the slower translation of alternative spellings.
-        billed = _sum_billed(self, other)
-        known: dict[str, Any] = {} if billed is None else {"billed": billed}
-        return Usage(
+        return self.copy_with(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
@@ -247,7 +245,7 @@ class Usage(Value, frozen=True):
             total_tokens=self.total_tokens + other.total_tokens,
             details=_merge_counts(self.details, other.details),
             estimated=self.estimated or other.estimated,
-            **known,
+            billed=_sum_billed(self, other),
         )
 
 

@@ -39,11 +39,12 @@ def import_asyncio() -> None:
 
 
 class Job:
-    __slots__ = ("_done", "_main", "_thread")
+    __slots__ = ("_main", "_running", "_thread")
 
     def __init__(self, main: Callable[[], object]) -> None:
         self._main = main
-        self._done = threading.Event()
+        self._running = threading.Lock()
+        self._running.acquire()  # released at the end, by another thread
         self._thread = 0
 
     def perform(self) -> None:
@@ -51,11 +52,11 @@ class Job:
         try:
             self._main()
         finally:
-            self._done.set()
+            self._running.release()
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return not self._running.locked()
 
     @property
     def is_current_thread(self) -> bool:
@@ -63,7 +64,8 @@ class Job:
         return self._thread == threading.get_ident()
 
     def wait(self, seconds: float) -> None:
-        self._done.wait(seconds)
+        if self._running.acquire(timeout=seconds):
+            self._running.release()
 
 
 class WorkerThreads:

@@ -75,8 +75,8 @@ def find_betas(request: AgentRequest, body: Mapping[str, Any], block_types: Iter
             fix="Pass names such as files-api-2025-04-14.",
         )
     for tool in body.get("tools", ()):
-        tool_type = str(tool.get("type", ""))
-        betas += [beta for prefix, beta in TOOL_BETAS.items() if tool_type.startswith(prefix)]
+        if tool_type := tool.get("type"):
+            betas += [beta for prefix, beta in TOOL_BETAS.items() if str(tool_type).startswith(prefix)]
     betas += [beta for key, beta in KEY_BETAS.items() if key in body]
     betas += [BLOCK_BETAS[block_type] for block_type in block_types if block_type in BLOCK_BETAS]
     return tuple(betas)

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from pydantic_core import to_json
@@ -132,6 +133,7 @@ _ALLOWED = "a-zA-Z0-9_.:-"
 _GENERATED_ID = re.compile(r"gemini_[0-9a-f]{20}(?:#\d+)?")
 
 
+@lru_cache(maxsize=4096)
 def normalize_function_name(name: str) -> str:
     """Return a valid function name, which begins with a letter or an underscore."""
     if not name[:1].isascii() or not (name[:1].isalpha() or name[:1] == "_"):
@@ -331,11 +333,12 @@ def encode_store(context: GeminiContext, store: bool) -> JsonDict:
 
 def check_cache_hints(context: GeminiContext, messages: Sequence[Message]) -> None:
     """Warn about hints that the vendor's automatic cache cannot honour."""
-    parts = [part for message in messages if not isinstance(message.content, str) for part in message.content]
-    inner = [
-        each for part in parts if isinstance(part, ToolResult) for each in part.content if not isinstance(each, str)
-    ]
-    hints = {context.request.cache, *(each.cache for each in (*parts, *inner, *context.functions))}
+    hints = {context.request.cache, *(tool.cache for tool in context.functions)}
+    for message in messages:
+        for part in () if isinstance(message.content, str) else message.content:
+            hints.add(part.cache)
+            if isinstance(part, ToolResult) and not isinstance(part.content, str):
+                hints.update(each.cache for each in part.content)
     if hints != {None} and not context.features.caches:
         context.warn(f"cache was dropped: {context.model} caches prompts by name only; pass cached_content")
     elif "long" in hints:

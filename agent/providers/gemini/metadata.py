@@ -97,22 +97,29 @@ def _last_text(texts: Sequence[str]) -> int:
     return next((number for number in range(len(texts) - 1, -1, -1) if texts[number]), len(texts) - 1)
 
 
+_MODALITY_DETAILS = (
+    ("promptTokensDetails", "input_{}_tokens"),
+    ("cacheTokensDetails", "cache_{}_read_tokens"),
+    ("candidatesTokensDetails", "output_{}_tokens"),
+)
+"""Lists of counts by modality, and the names of the details."""
+
+
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Read `usageMetadata`. The counts exclude thoughts and server-side tools, which are added."""
     thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
     total = _count(usage, "totalTokenCount")
+    details = {"input_tool_tokens": tools}
+    for key, name in _MODALITY_DETAILS:
+        if entries := usage.get(key):
+            details |= _modality_counts(entries, name)
     counted = Usage.from_counts(
         _count(usage, "promptTokenCount"),
         _count(usage, "candidatesTokenCount") + thoughts,
         cache_read=_count(usage, "cachedContentTokenCount"),
         reasoning=thoughts,
         total=None if tools else total,
-        details={
-            "input_tool_tokens": tools,
-            **_modality_counts(usage.get("promptTokensDetails"), "input_{}_tokens"),
-            **_modality_counts(usage.get("cacheTokensDetails"), "cache_{}_read_tokens"),
-            **_modality_counts(usage.get("candidatesTokensDetails"), "output_{}_tokens"),
-        },
+        details=details,
     )
     return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
 

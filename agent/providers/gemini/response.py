@@ -191,6 +191,12 @@ class ResponseReader:
         self._end_last(None, events)
         for choice in self._choices.values():
             choice.finish()
+        if self._metadata:
+            self._add_metadata(events)
+        return events
+
+    def _add_metadata(self, events: list[StreamEvent]) -> None:
+        """Add citations and grounding metadata to the texts that they belong to."""
         texts = [block for block in self._blocks if block.kind == "text"]
         try:
             cited = read_citations(self._metadata, ["".join(block.pieces) for block in texts])
@@ -199,7 +205,7 @@ class ResponseReader:
             cited = [[] for _ in texts]
         metadata_block = next((block for block in reversed(texts) if any(block.pieces)), None)
         for block, citations in zip(texts, cited, strict=True):
-            metadata = self._metadata if block is metadata_block and self._metadata else None
+            metadata = self._metadata if block is metadata_block else None
             if citations or metadata:
                 block.part = TextContent(
                     text="".join(block.pieces),
@@ -209,10 +215,9 @@ class ResponseReader:
                     origin=self._origin,
                 )
                 events.append(StreamEvent.content_part_event(block.part, index=block.index))
-        if self._metadata and metadata_block is None:
+        if metadata_block is None:
             part = VendorContent(kind=METADATA_KIND, provider_data=self._metadata, origin=self._origin)
             self._add_part(part, None, events)
-        return events
 
     def response(self, *, content: Sequence[Part] = (), model: str = "", **facts: Any) -> AgentResponse:
         """Return the response with additional fields. Streams pass no content."""

@@ -132,15 +132,12 @@ class ItemEncoder:
         self._seen_ids |= ids
         return False
 
-    def _check_name(self, message: Message) -> None:
-        if message.name is not None:
-            self._context.warn(NAME_LEFT_OUT)
-
     # Assistant messages.
 
     def _encode_assistant(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
         """Encode an assistant message. A repeated one loses reasoning, vendor items and ids."""
-        self._check_name(message)
+        if message.name is not None:
+            self._context.warn(NAME_LEFT_OUT)
         self._call_data = {}
         content = message.content
         if isinstance(content, str):
@@ -284,7 +281,8 @@ class ItemEncoder:
 
     def _encode_prompt(self, message: Message, *, repeated: bool = False) -> list[InputItem]:
         """Encode a system or user message. A repeated one loses its vendor items."""
-        self._check_name(message)
+        if message.name is not None:
+            self._context.warn(NAME_LEFT_OUT)
         content = message.content
         role: PromptRole = "system" if message.role is Role.SYSTEM else "user"
         if isinstance(content, str):
