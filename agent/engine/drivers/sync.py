@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar, assert_never
 
@@ -75,12 +76,12 @@ class SyncRun:
     __slots__ = (
         "__weakref__",
         "_branch",
-        "_changed",
         "_children",
         "_error",
         "_events",
         "_forks",
         "_in_user_code",
+        "_inbox",
         "_inside",
         "_job",
         "_loop",
@@ -123,8 +124,10 @@ class SyncRun:
         # Only branches are looked up. A reference back to the root run would be a cycle.
         self._branch = Branch() if parent is None else Branch(self)
         self._children: list[SyncRun] = []
+        self._inbox: SimpleQueue[BranchEvent | None] = SimpleQueue()
+        """Events that branches have posted; None wakes a waiting run."""
         self._events: deque[BranchEvent] = deque()
-        self._changed: threading.Condition | None = None
+        """Events from the inbox that the flow has not received."""
         self._job: Job | None = None
         """The job of the worker thread that performs this branch."""
         self._workers: WorkerThreads | None = None
@@ -208,9 +211,7 @@ class SyncRun:
             wake()
         for child in list(self._children):
             child.cancel()
-        if self._changed is not None:
-            with self._changed:
-                self._changed.notify_all()
+        self._inbox.put(None)
 
     def seconds_left(self) -> float:
         if self.cancelled:
@@ -392,17 +393,11 @@ class SyncRun:
     def _report(self, event: Any) -> None:
         """Forward a report of user code, from any thread, until the branch ends."""
         if self._parent is not None and not self._branch.done and not self.cancelled:
-            self._parent._post(Emitted(self._branch, [event]))
+            self._parent._inbox.put(Emitted(self._branch, [event]))
 
     # Branches
 
-    def _condition(self) -> threading.Condition:
-        if self._changed is None:
-            self._changed = threading.Condition()
-        return self._changed
-
     def _spawn(self, flow: Flow[Any], pause: bool) -> Branch:
-        self._condition()
         child = SyncRun(self.transport, flow, self.deadline, self, pause=pause)
         self._children.append(child)
         context = contextvars.copy_context()
@@ -430,7 +425,7 @@ class SyncRun:
         if self.cancelled:
             self.close()
         else:
-            self._parent._post(event)
+            self._parent._inbox.put(event)
 
     def _last_event(self, parent: SyncRun) -> BranchEvent:
         while True:
@@ -439,32 +434,29 @@ class SyncRun:
                 return Finished(self._branch, self.result)
             if self._pause:
                 return Paused(self._branch, rest_of(self.flow, Emit(events)))
-            parent._post(Emitted(self._branch, events))
-
-    def _post(self, event: BranchEvent) -> None:
-        changed = self._condition()
-        with changed:
-            self._events.append(event)
-            changed.notify_all()
+            parent._inbox.put(Emitted(self._branch, events))
 
     def _wait(self, branches: Sequence[Branch], timeout: float | None) -> BranchEvent | None:
-        changed = self._condition()
         until = self.deadline if timeout is None else min(self.deadline, monotonic() + timeout)
-        with changed:
-            while True:
-                event = take_event(self._events, branches, self._children)
-                if (death := fatal_error(event)) is not None:
-                    raise death
-                if event is not None:
-                    return event
-                if self.cancelled:
-                    raise Cancelled
-                now = monotonic()
+        while True:
+            event = take_event(self._events, branches, self._children)
+            if (death := fatal_error(event)) is not None:
+                raise death
+            if event is not None:
+                return event
+            if self.cancelled:
+                raise Cancelled
+            try:
+                self._take(self._inbox.get(timeout=None if until == math.inf else max(0.0, until - monotonic())))
+            except Empty:
+                if (now := monotonic()) >= self.deadline:
+                    raise deadline_error("waiting for branches") from None
                 if now >= until:
-                    if now >= self.deadline:
-                        raise deadline_error("waiting for branches")
                     return None
-                changed.wait(None if until == math.inf else until - now)
+
+    def _take(self, arrived: BranchEvent | None) -> None:
+        if arrived is not None:
+            self._events.append(arrived)
 
     def _stop(self, runs: Sequence[SyncRun]) -> None:
         """Cancel branches and wait for them. A thread that hangs in user code is abandoned."""
@@ -481,6 +473,9 @@ class SyncRun:
             run._branch.done = True
             if run in self._children:
                 self._children.remove(run)
+        with suppress(Empty):
+            while True:
+                self._take(self._inbox.get_nowait())
         self._events = deque(event for event in self._events if event.branch.run not in stopping)
 
 
