@@ -1,4 +1,4 @@
-"""A server with the batch APIs of OpenAI, Anthropic, Gemini and Vertex AI, and of vendors that copied OpenAI's."""
+"""A server with the batch APIs of OpenAI and its followers, Anthropic, Gemini and Vertex AI."""
 
 from __future__ import annotations
 

@@ -378,10 +378,10 @@ class Simulation:
         piece = body.next_piece()
         body.idle_used += piece.after
 
-        def expired() -> Exception:
+        def make_timeout() -> Exception:
             return read_timeout(body, idle, run.deadline, self.now)
 
-        self._resume_at(run, self.now + piece.after, piece.outcome, until, expired, body)
+        self._resume_at(run, self.now + piece.after, piece.outcome, until, make_timeout, body)
         if isinstance(piece.outcome, Exception) or not piece.outcome:
             self._close_body(run, body)
 
