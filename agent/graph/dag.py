@@ -29,10 +29,9 @@ from ..types import (
     Usage,
     Vocabulary,
 )
-from .diagrams import draw_mermaid, draw_text
+from .diagrams import draw_mermaid, draw_text, html_page
 from .files import decode_document, encode_document, load, save
 from .node import Node, causal_order, collect_messages, collect_system_prompt, collect_tools
-from .viewer import html_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +41,6 @@ class Difference:
     only_first: Sequence[Node]
     only_second: Sequence[Node]
     common: Sequence[Node]
-
-
-def difference(first: Sequence[Node], second: Sequence[Node]) -> Difference:
-    """Compare by node id, so that loaded copies and content-addressed nodes are equal."""
-    mine, theirs = causal_order(first), causal_order(second)
-    known_to_me, known_to_them = {node.id for node in mine}, {node.id for node in theirs}
-    return Difference(
-        only_first=tuple(node for node in mine if node.id not in known_to_them),
-        only_second=tuple(node for node in theirs if node.id not in known_to_me),
-        common=tuple(node for node in mine if node.id in known_to_them),
-    )
-
-
-def common_ancestor(first: Sequence[Node], second: Sequence[Node]) -> Node | None:
-    """Return the common ancestor with the longest history.
-
-    After merges there can be several; among equally deep ones, the last in the first conversation's order wins.
-    """
-    theirs = {node.id for node in causal_order(second)}
-    depth: dict[str, int] = {}
-    best: Node | None = None
-    for node in causal_order(first):
-        depth[node.id] = 1 + max((depth[parent.id] for parent in node.parents), default=0)
-        if node.id in theirs and (best is None or depth[node.id] >= depth[best.id]):
-            best = node
-    return best
-
-
-def rebase_heads(heads: Sequence[Node], onto: Sequence[Node], *, content_ids: bool) -> tuple[Node, ...]:
-    """Copy the nodes that `onto` lacks, as successors of it."""
-    moved = difference(heads, onto).only_first
-    if not moved:
-        return tuple(onto)
-    copies: dict[str, Node] = {}
-    make = Node.with_content_id if content_ids else Node.with_parents
-    for node in moved:
-        copied = [copies[parent.id] for parent in node.parents if parent.id in copies]
-        foreign = len(copied) < len(node.parents) or not node.parents
-        parents = tuple(dict.fromkeys((*(onto if foreign else ()), *copied)))
-        copies[node.id] = make(parents, node.data, **dict(node.metadata))
-    return tuple(dict.fromkeys(copies[head.id] for head in heads if head.id in copies))
 
 
 Content = str | ContentPart | Sequence[ContentPart | Mapping[str, Any]]
@@ -116,8 +74,7 @@ class DAG:
 
     def add(self, data: NodeData, **metadata: Any) -> DAG:  # Any: JSON data
         """Add a node after all heads."""
-        make = Node.with_content_id if self.content_ids else Node.with_parents
-        return self._at(make(self.heads, data, **metadata))
+        return self._at(self._create_node(self.heads, data, **metadata))
 
     def system(self, content: str) -> DAG:
         return self.add(SystemPrompt(content=content))
@@ -131,13 +88,13 @@ class DAG:
         return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
 
     def user(self, content: Content, **metadata: Any) -> DAG:  # Any: JSON data
-        return self.add(_message(Role.USER, content), **metadata)
+        return self.add(Message(Role.USER, content), **metadata)
 
     def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:  # Any: JSON data
         """Add an assistant message. A response also stores its usage, cost and latency."""
         if isinstance(content, AgentResponse):
             return self.add(content.message, **{**response_metadata(content), **metadata})
-        return self.add(_message(Role.ASSISTANT, content), **metadata)
+        return self.add(Message(Role.ASSISTANT, content), **metadata)
 
     def tool_result(self, *results: ToolResult | Mapping[str, Any]) -> DAG:
         """Add a message with tool results."""
@@ -148,12 +105,15 @@ class DAG:
         """Add parallel tool executions as branches, which are drawn and never sent. The next node joins them."""
         if not executions:
             return self
-        make = Node.with_content_id if self.content_ids else Node.with_parents
-        return replace(self, heads=tuple(make(self.heads, execution) for execution in executions))
+        return replace(self, heads=tuple(self._create_node(self.heads, execution) for execution in executions))
 
     def stop(self, reason: str, usage: Usage | Mapping[str, Any] | None = None) -> DAG:
         """Add the reason why the conversation ended. Drawn, never sent."""
         return self.add(StopReason(reason=reason, usage=usage if usage is not None else {}))
+
+    def _create_node(self, parents: Sequence[Node], data: NodeData, **metadata: Any) -> Node:
+        make = Node.with_content_id if self.content_ids else Node.with_parents
+        return make(parents, data, **metadata)
 
     def messages(self, messages: Iterable[Message]) -> DAG:
         """Add messages in sequence."""
@@ -275,16 +235,42 @@ class DAG:
     # Comparison
 
     def diff(self, other: DAG) -> Difference:
-        """Return the nodes of only this graph, only the other, and both."""
-        return difference(self.heads, other.heads)
+        """Return the nodes of only this graph, only the other, and both.
+
+        Nodes are compared by id, so that loaded copies and content-addressed nodes are equal.
+        """
+        mine, theirs = self.nodes(), other.nodes()
+        my_ids, their_ids = {node.id for node in mine}, {node.id for node in theirs}
+        return Difference(
+            only_first=tuple(node for node in mine if node.id not in their_ids),
+            only_second=tuple(node for node in theirs if node.id not in my_ids),
+            common=tuple(node for node in mine if node.id in their_ids),
+        )
 
     def common_ancestor(self, other: DAG) -> Node | None:
-        """Return the latest common node, if any."""
-        return common_ancestor(self.heads, other.heads)
+        """Return the common ancestor with the longest history, if any.
+
+        After merges there can be several; among equally deep ones, the last in this graph's order wins.
+        """
+        theirs = {node.id for node in other.nodes()}
+        depth: dict[str, int] = {}
+        best: Node | None = None
+        for node in self.nodes():
+            depth[node.id] = 1 + max((depth[parent.id] for parent in node.parents), default=0)
+            if node.id in theirs and (best is None or depth[node.id] >= depth[best.id]):
+                best = node
+        return best
 
     def rebase(self, onto: DAG) -> DAG:
         """Copy the nodes that `onto` lacks to the end of it. Existing nodes are not changed."""
-        return replace(self, heads=rebase_heads(self.heads, onto.heads, content_ids=self.content_ids))
+        copies: dict[str, Node] = {}
+        for node in self.diff(onto).only_first:
+            copied = [copies[parent.id] for parent in node.parents if parent.id in copies]
+            foreign = len(copied) < len(node.parents) or not node.parents
+            parents = tuple(dict.fromkeys((*(onto.heads if foreign else ()), *copied)))
+            copies[node.id] = self._create_node(parents, node.data, **node.metadata)
+        heads = dict.fromkeys(copies[head.id] for head in self.heads if head.id in copies)
+        return replace(self, heads=tuple(heads) or onto.heads)
 
     # Output and files
 
@@ -323,10 +309,6 @@ class DAG:
     def load(cls, path: str | os.PathLike[str]) -> DAG:
         """Load a saved graph."""
         return cls(*load(path))
-
-
-def _message(role: Role, content: Any) -> Message:
-    return Message(role, content)
 
 
 def response_metadata(response: AgentResponse) -> dict[str, Any]:

@@ -1,12 +1,21 @@
-"""Diagrams of a graph: text for terminals, with one line per node and lanes for branches, and Mermaid.
+"""Diagrams of a graph: text with one line per node, Mermaid, and a self-contained HTML page.
 
-Control characters in messages are removed, so that they cannot affect the terminal.
+Control characters in messages are removed from text, so that they cannot affect the terminal. The HTML page embeds the
+graph as JSON in an inert script block. Its content security policy allows the page's own scripts and styles only, by
+hash, and no network requests. `viewer_assets` contains the scripts, styles and licenses.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import re
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any
 
 from ..types import (
     Message,
@@ -153,11 +162,11 @@ def _words(message: Message) -> str:
 
 
 def _short(kind: str, text: str, width: int) -> str:
-    plain = remove_control_characters(text[: width * 4])
-    return f"{remove_control_characters(kind)}: {plain if len(plain) <= width else plain[: width - 1] + '…'}"
+    plain = _remove_control_characters(text[: width * 4])
+    return f"{_remove_control_characters(kind)}: {plain if len(plain) <= width else plain[: width - 1] + '…'}"
 
 
-def remove_control_characters(text: str) -> str:
+def _remove_control_characters(text: str) -> str:
     """Remove control characters and line breaks."""
     return " ".join(_CONTROL.sub(" ", text).split())
 
@@ -174,17 +183,129 @@ def draw_mermaid(heads: Sequence[Node]) -> str:
     number: dict[str, int] = {}
     for place, node in enumerate(causal_order(heads)):
         number[node.id] = place
-        lines.append(f'    n{place}["{_escape_label(label(node.data, 40))}"]:::{css_class(node.data)}')
+        text = "".join(_ESCAPES.get(character, character) for character in label(node.data, 40))
+        lines.append(f'    n{place}["{text}"]:::{_css_class(node.data)}')
         lines += [f"    n{number[parent.id]} --> n{place}" for parent in node.parents]
     return "\n".join(lines)
 
 
-def css_class(data: NodeData) -> str:
-    """Return the CSS class of a node's side."""
+def _css_class(data: NodeData) -> str:
     if isinstance(data, StopReason) or (isinstance(data, Message) and data.role is Role.ASSISTANT):
         return "assistantSide"
     return "userSide"
 
 
-def _escape_label(text: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in text)
+# HTML
+
+_SCRIPTS = (
+    "cytoscape.min.js",
+    "dagre.min.js",
+    "reading.js",
+    "folding.js",
+    "layers.js",
+    "arranging.js",
+    "drawing.js",
+    "panel.js",
+    "viewer.js",
+)
+"""In dependency order."""
+_NOTICES = ("NOTICE", "LICENSE-cytoscape.txt", "LICENSE-dagre.txt")
+
+_PLACE = re.compile("@@([a-z]+)@@")
+_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*\n?", re.MULTILINE)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_NOT_IN_SCRIPTS = re.compile("[<>&\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Characters that could end a script block, start a comment, mislead readers of the source, or break UTF-8."""
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def html_page(graph: Mapping[str, Any], *, title: str = "Conversation") -> str:
+    """Return the HTML page for a graph in its saved form. Write it as UTF-8.
+
+    Raises:
+        ValueError: The graph contains values that JSON cannot represent, such as NaN.
+    """
+    static = _static_parts()
+    parts = {
+        **static,
+        "policy": _policy(static["script_digests"], static["style_digests"], pictures=_has_pictures(graph)),
+        "title": html.escape(_SURROGATES.sub("\ufffd", title)),
+        "graph": _script_safe(graph),
+    }
+    # A single pass, so that inserted content is not searched for placeholders.
+    return _PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
+
+
+def _script_safe(graph: Mapping[str, Any]) -> str:
+    """Encode the graph as JSON that is safe inside a script element."""
+    try:
+        text = json.dumps(graph, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the graph cannot be encoded as JSON ({error}); use finite numbers and plain data") from None
+    return _NOT_IN_SCRIPTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _policy(scripts: str, styles: str, *, pictures: bool) -> str:
+    """Return the content security policy: only the page's own scripts and styles, and embedded images."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": scripts,
+        "script-src-attr": "'none'",
+        "style-src": styles,
+        "style-src-attr": "'none'",
+        "img-src": "data:" if pictures else "'none'",
+        "connect-src": "'none'",
+        "frame-src": "'none'",
+        "object-src": "'none'",
+        "worker-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        # Blocks DOM injection even if the scripts had a bug.
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _has_pictures(graph: Mapping[str, Any]) -> bool:
+    return any(
+        part.get("type") in ("image", "image_url") and (part.get("media_type") or "image/png") in _PICTURES
+        for node in graph.get("nodes", ())
+        for part in _parts(node.get("data", {}))
+    )
+
+
+def _parts(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Iterate over all content parts of a node."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield value
+            waiting += (value.get("content"), value.get("result"))
+        elif isinstance(value, list | tuple):
+            waiting += value
+
+
+@cache
+def _static_parts() -> dict[str, str]:
+    """Return the parts that are the same on every page."""
+    scripts = [_SOURCE_MAP.sub("", _asset(name)) for name in _SCRIPTS]
+    style = _asset("viewer.css")
+    return {
+        "scripts": "\n".join(f"<script>{text}</script>" for text in scripts),
+        # cytoscape would add a style element without this id, which the policy forbids.
+        "style": f'<style id="__________cytoscape_stylesheet">{style}</style>',
+        "script_digests": _digests(scripts),
+        "style_digests": _digests([style]),
+        "notices": "\n\n".join(_asset(name).strip() for name in _NOTICES),
+    }
+
+
+def _digests(texts: Sequence[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "viewer_assets" / name).read_text(encoding="utf-8")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -79,8 +80,9 @@ def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData
     unknown: dict[str, Any] = {}
     if extra := {key: value for key, value in row.items() if key not in _NODE_FIELDS}:
         unknown["node"] = extra
-    if not _fields_of(content).issuperset(data):
-        unknown["data"] = {key: value for key, value in data.items() if key not in _fields_of(content)}
+    known = _list_fields(type(content))
+    if not known.issuperset(data):
+        unknown["data"] = {key: value for key, value in data.items() if key not in known}
     metadata = dict(_expect(row.get("metadata") or {}, Mapping, "metadata"))
     if unknown:
         metadata[_UNKNOWN] = unknown
@@ -88,58 +90,47 @@ def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData
 
 
 _ALSO_IN_MESSAGES = ("tool_calls", "tool_name", "tool_use_id", "details", "is_error", "result")
-_fields: dict[type[Any], frozenset[str]] = {}
 
 
-def _fields_of(content: NodeData) -> frozenset[str]:
-    kind = type(content)
-    if kind not in _fields:
-        also = _ALSO_IN_MESSAGES if kind is Message else ()
-        _fields[kind] = frozenset(("type", *kind.model_fields, *kind._field_of_alias(), *also))
-    return _fields[kind]
+@cache
+def _list_fields(kind: type[NodeData]) -> frozenset[str]:
+    also = _ALSO_IN_MESSAGES if kind is Message else ()
+    return frozenset(("type", *kind.model_fields, *kind._field_of_alias(), *also))
 
 
 # Documents
 
 
 def encode_document(dag: DAG, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
-    return {
-        **dag.extra,
-        "format": FORMAT,
-        "version": VERSION,
-        "addressed": dag.content_ids,
-        "heads": [head.id for head in dag.heads],
-        "nodes": [encode_node(node, vocabulary) for node in dag.nodes()],
-    }
+    return {**_encode_head(dag), "nodes": [encode_node(node, vocabulary) for node in dag.nodes()]}
 
 
-class Contents(NamedTuple):
-    """Constructor arguments of a DAG."""
+def _encode_head(dag: DAG) -> dict[str, Any]:
+    """Encode the fields around the nodes."""
+    heads = [head.id for head in dag.heads]
+    return {**dag.extra, "format": FORMAT, "version": VERSION, "addressed": dag.content_ids, "heads": heads}
 
-    heads: tuple[Node, ...]
-    content_ids: bool
-    extra: FrozenDict
+
+Contents = tuple[tuple[Node, ...], bool, FrozenDict]
+"""Constructor arguments of a DAG: heads, content_ids and extra."""
 
 
 def decode_document(document: Mapping[str, Any]) -> Contents:
     _expect(document, Mapping, "the document")
     head, rows = {key: value for key, value in document.items() if key != "nodes"}, document.get("nodes", ())
-    return _link_nodes(_migrate(head), rows)
+    return _link_nodes(head, rows)
 
 
-def _migrate(head: dict[str, Any]) -> dict[str, Any]:
-    """Migrate the fields around the nodes to the current version."""
-    version = head.get("version", 0)
+def _check_version(head: Mapping[str, Any]) -> None:
+    version = head.get("version", 0)  # the first format, without a version, had heads and nodes only
     if head.get("format", FORMAT) != FORMAT:
         raise _invalid(f"its format is {head['format']!r}")
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION:
         raise _invalid(f"its version is {version!r}, but this package supports up to {VERSION}")
-    if version == 0:  # the first format had heads and nodes only
-        head = {**head, "format": FORMAT, "version": VERSION}
-    return head
 
 
 def _link_nodes(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Contents:
+    _check_version(head)
     nodes: dict[str, Node] = {}
     for row in _expect(rows, Iterable, "'nodes'"):
         node = decode_node(row, nodes)
@@ -154,7 +145,7 @@ def _link_nodes(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> C
         raise _invalid(f"head {error} is not a node of the graph") from None
     except RecursionError:
         raise _invalid("an unknown field is nested too deeply") from None
-    return Contents(heads, bool(head.get("addressed", False)), extra)
+    return heads, bool(head.get("addressed", False)), extra
 
 
 def _invalid(what: str) -> ConfigurationError:
@@ -171,19 +162,16 @@ def save(dag: DAG, path: str | os.PathLike[str]) -> None:
 
 
 def _lines(dag: DAG) -> Iterator[bytes]:
-    document = {**dag.extra, "format": FORMAT, "version": VERSION, "addressed": dag.content_ids}
-    document["heads"] = [head.id for head in dag.heads]
-    opening = _compact(document)
-    yield f'{opening[:-1]},"nodes":[\n'.encode("utf-8", "surrogatepass")
-    first = True
+    yield _compact(_encode_head(dag))[:-1] + b',"nodes":[\n'
+    separator = b""
     for node in dag.nodes():
-        yield (b"" if first else b",\n") + _compact(encode_node(node)).encode("utf-8", "surrogatepass")
-        first = False
+        yield separator + _compact(encode_node(node))
+        separator = b",\n"
     yield b"\n]}\n"
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def load(path: str | os.PathLike[str]) -> Contents:
@@ -194,7 +182,7 @@ def load(path: str | os.PathLike[str]) -> Contents:
             if opening.rstrip().endswith('"nodes":['):
                 head = json.loads(f"{opening.rstrip()}]}}")
                 head.pop("nodes")
-                return _link_nodes(_migrate(head), _rows(file))
+                return _link_nodes(head, _rows(file))
             document = json.loads(opening + file.read())
     except (ValueError, RecursionError) as error:  # broken JSON, encoding, or a number with too many digits
         raise _invalid(f"{os.path.basename(path)} is incomplete or not JSON ({error})") from None

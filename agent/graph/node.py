@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -38,12 +38,10 @@ NO_RESULT = "There is no result: the call was interrupted before it was answered
 
 def linearize(messages: Sequence[Message]) -> list[Message]:
     """Order messages and pair tool calls with results. Calls of the last message may lack results."""
-    if _in_order(messages):
-        return list(messages)
-    return _reorder(messages)
+    return list(messages) if _is_in_order(messages) else _reorder(messages)
 
 
-def _in_order(messages: Sequence[Message]) -> bool:
+def _is_in_order(messages: Sequence[Message]) -> bool:
     """Whether every tool call has exactly one result, directly after its message."""
     waiting: set[str] = set()
     seen: set[str] = set()
@@ -270,44 +268,17 @@ def content_id(parents: Sequence[str], data: NodeData) -> str:
 def causal_order(heads: Iterable[Node]) -> list[Node]:
     """Return nodes and their ancestors, each id once: parents before children, in the order of the heads."""
     order: list[Node] = []
-    placed: set[str] = set()
-    for head in heads:
-        _place(head, placed, order)
+    reached: set[str] = set()
+    stack = [(head, False) for head in reversed([*heads])]
+    while stack:
+        node, has_placed_parents = stack.pop()
+        if has_placed_parents:
+            order.append(node)
+        elif node.id not in reached:
+            reached.add(node.id)
+            stack.append((node, True))
+            stack += [(parent, False) for parent in reversed(node.parents)]
     return order
-
-
-def _place(head: Node, placed: set[str], order: list[Node]) -> None:
-    """Add a node after its ancestors: depth-first, without recursion or a stack for single parents."""
-    waiting: list[Node] = []
-    """Nodes with one parent, waiting for it."""
-    merges: list[tuple[Node, Iterator[Node], int]] = []
-    """Nodes with several parents: remaining parents, and the length of `waiting` when it was reached."""
-    node = head
-    while True:
-        while node.id not in placed:
-            placed.add(node.id)
-            parents = node.parents
-            if len(parents) == 1:
-                waiting.append(node)
-                node = parents[0]
-            elif parents:
-                merges.append((node, iter(parents[1:]), len(waiting)))
-                node = parents[0]
-            else:
-                order.append(node)
-        while True:
-            floor = merges[-1][2] if merges else 0
-            order.extend(reversed(waiting[floor:]))
-            del waiting[floor:]
-            if not merges:
-                return
-            merge, others, _ = merges[-1]
-            parent = next(others, None)
-            if parent is not None:
-                node = parent
-                break
-            merges.pop()
-            order.append(merge)
 
 
 def _flatten(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
@@ -320,6 +291,6 @@ def _flatten(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
 
 def _unflatten(rows: Sequence[tuple[Any, ...]]) -> Node:
     nodes: list[Node] = []
-    for parents, data, id, timestamp, metadata in rows:
-        nodes.append(Node(tuple(nodes[place] for place in parents), data, id, timestamp, metadata))
+    for parents, *content in rows:
+        nodes.append(Node(tuple(nodes[place] for place in parents), *content))
     return nodes[-1]

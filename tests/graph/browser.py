@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from agent.graph.viewer import html_page
+from agent.graph.diagrams import html_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Frame, Page, Request
