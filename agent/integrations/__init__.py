@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .columns import ColumnRunner
-from .ledger import RowLedger
+from .columns import ColumnRunner, RowLedger
 
 __all__ = ["ColumnRunner", "RowLedger"]
