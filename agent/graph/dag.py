@@ -88,13 +88,13 @@ class DAG:
         return self.add(ToolDefinitions(tools=[tool for tool in read if isinstance(tool, ToolSpec)]))
 
     def user(self, content: Content, **metadata: Any) -> DAG:  # Any: JSON data
-        return self.add(Message(Role.USER, content), **metadata)
+        return self.add(_message(Role.USER, content), **metadata)
 
     def assistant(self, content: Content | AgentResponse, **metadata: Any) -> DAG:  # Any: JSON data
         """Add an assistant message. A response also stores its usage, cost and latency."""
         if isinstance(content, AgentResponse):
             return self.add(content.message, **{**response_metadata(content), **metadata})
-        return self.add(Message(Role.ASSISTANT, content), **metadata)
+        return self.add(_message(Role.ASSISTANT, content), **metadata)
 
     def tool_result(self, *results: ToolResult | Mapping[str, Any]) -> DAG:
         """Add a message with tool results."""
@@ -309,6 +309,10 @@ class DAG:
     def load(cls, path: str | os.PathLike[str]) -> DAG:
         """Load a saved graph."""
         return cls(*load(path))
+
+
+def _message(role: Role, content: Any) -> Message:
+    return Message(role, content)
 
 
 def response_metadata(response: AgentResponse) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DEFAULT_TIMEOUT = 60.0
+_MAX_BYTES = 16 * 1024 * 1024
 _GRACE_PERIOD = 2.0
 """Extra seconds to wait for a timeout that the session's event loop should have raised."""
 
@@ -89,7 +91,7 @@ class MCPServer:
 
     def __init__(
         self,
-        connect: Callable[[int], Connect],
+        connect: Connect,
         label: str,
         secrets: Iterable[str] = (),
         **settings: Unpack[ServerSettings],
@@ -97,7 +99,7 @@ class MCPServer:
         require_sdk()
         _check_settings(settings)
         self._settings = settings
-        self._connect = connect(settings.get("max_bytes", 16 * 1024 * 1024))
+        self._connect = connect
         self._label = settings.get("name") or label
         self._secrets = tuple(secrets)
         self._lock = threading.Lock()
@@ -129,10 +131,7 @@ class MCPServer:
                 "args must be a list of strings.", field="args", fix="Pass a list with one string for each argument."
             )
         stdio_command = StdioCommand(command, tuple(args), dict(env or {}), None if cwd is None else os.fspath(cwd))
-
-        def connect(max_bytes: int) -> Connect:
-            return lambda log, on_end: connect_stdio(stdio_command, log, max_bytes, on_end)
-
+        connect = partial(connect_stdio, stdio_command, settings.get("max_bytes", _MAX_BYTES))
         return cls(connect, _display_name(stdio_command), (env or {}).values(), **settings)
 
     @classmethod
@@ -157,12 +156,9 @@ class MCPServer:
         from .transports import ServerAddress, connect_http  # lazy: needs the extra
 
         address = ServerAddress(url, dict(headers or {}), auth, allow_insecure)
-
-        def connect(max_bytes: int) -> Connect:
-            return lambda log, on_end: connect_http(address, max_bytes)
-
         secrets = [word for value in address.headers.values() for word in (value, *value.split()[-1:])]
         secrets += [address.password] if address.password else []
+        connect = partial(connect_http, address, settings.get("max_bytes", _MAX_BYTES))
         return cls(connect, address.display_url, secrets, **settings)
 
     @classmethod
@@ -172,7 +168,7 @@ class MCPServer:
         """Use a server object of the SDK, low-level or high-level, or a `ToolServer`."""
         real: Any = getattr(server, "mcp", server)
         settings.setdefault("trust", True)
-        return cls(lambda max_bytes: lambda log, on_end: real, str(getattr(real, "name", "server")), **settings)
+        return cls(lambda log, on_end: real, str(getattr(real, "name", "server")), **settings)
 
     @override
     @errors.printable

@@ -1,21 +1,29 @@
-"""MCP server for tools.
+"""MCP server for tools, over standard input and output or HTTP.
 
-Tool calls run through `agent.tools`, as in the loop; `http_server` and the SDK provide the transports.
+Tool calls run through `agent.tools`, as in the loop. HTTP listens on loopback by default. Clients can call the tools,
+so other addresses require a token or `allow_anyone`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import socket
+import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
+from ipaddress import ip_address
 from math import inf
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 from ..engine.context import run_validation
 from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
-from ..errors import ConfigurationError, TimeoutError
+from ..errors import ConfigurationError, TimeoutError, printable
 from ..tools.base import AgentToolResult, Signal, Tool, ToolContext
 from ..tools.execution import RunningCall, run_with_retries
 from ..tools.functions import as_tool
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     import mcp_types
     from mcp.server import Server
 
-    from .http_server import HttpListener
+_CLOSE_TIMEOUT = 2.0
 
 
 class ServingSettings(TypedDict, total=False):
@@ -86,9 +94,7 @@ class ToolServer:
             instructions=self._settings.get("instructions"),
             on_list_tools=self._list,
             on_call_tool=self._call,
-            get_tool_input_schema=lambda name: (
-                _input_schema(self._tools_by_name[name]) if name in self._tools_by_name else None
-            ),
+            get_tool_input_schema=self._find_schema,
         )
 
     def _find_schema(self, name: str) -> dict[str, Any] | None:
@@ -97,9 +103,7 @@ class ToolServer:
 
     def stdio(self) -> None:
         """Serve over standard input and output until the client disconnects. Tools print to stderr."""
-        from .http_server import serve_stdio_server  # lazy: needs the extra
-
-        serve_stdio_server(self.mcp)
+        _serve_stdio_server(self.mcp)
 
     def http(
         self, host: str = "127.0.0.1", port: int = 0, *, token: str | None = None, allow_anyone: bool = False
@@ -112,17 +116,12 @@ class ToolServer:
             token: The bearer token that clients must send.
             allow_anyone: Serve other machines without a token.
         """
-        from .http_server import HttpListener  # lazy: needs the extra
-
-        return HttpListener(
-            self.mcp,
-            host,
-            port,
-            token,
-            allow_anyone,
+        app = self.mcp.streamable_http_app(
+            host=host,
             max_sessions=self._settings.get("max_sessions", 256),
-            session_timeout=self._settings.get("session_timeout", 1800.0),
+            session_idle_timeout=self._settings.get("session_timeout", 1800.0),
         )
+        return HttpListener(app, host, port, token, allow_anyone)
 
     async def _list(self, context: Any, params: Any) -> mcp_types.ListToolsResult:
         import mcp_types
@@ -277,3 +276,165 @@ def _progress_values(report: Any, count: float) -> tuple[float, float | None, st
     text = content if isinstance(content, str) else "".join(p.text for p in content if isinstance(p, TextContent))
     done, total = details.get("progress"), details.get("total")
     return done if isinstance(done, int | float) else count, total, text[:1_000] or None
+
+
+# Listeners
+
+
+def _serve_stdio_server(server: Server[Any]) -> None:
+    """Serve until standard input ends or Ctrl-C.
+
+    A daemon thread reads, because reading standard input cannot be interrupted.
+    """
+    from mcp.server.stdio import stdio_server  # lazy: needs the extra
+
+    failures: list[BaseException] = []
+
+    async def run() -> None:
+        async with stdio_server() as (read_stream, write_stream):
+            await server.run(read_stream, write_stream, server.create_initialization_options())
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=main, daemon=True, name="agent-mcp stdin")
+    thread.start()
+    with suppress(KeyboardInterrupt):
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+class HttpListener:
+    """A running HTTP server. It stops with `close()`, at the end of `with`, or with the program."""
+
+    host: str
+    port: int
+
+    def __init__(self, app: Any, host: str, port: int, token: str | None, allow_anyone: bool) -> None:
+        import uvicorn  # lazy: needs the extra
+
+        if token is not None and len(token) < 16:
+            raise ConfigurationError(
+                "The token is shorter than 16 characters.", field="token", fix="Use secrets.token_urlsafe()."
+            )
+        if not _is_loopback_host(host) and token is None and not allow_anyone:
+            raise ConfigurationError(
+                f"Any machine that reaches {host} could call the tools.",
+                field="host",
+                fix="Pass token=, listen at 127.0.0.1, or pass allow_anyone=True.",
+            )
+        self._socket = _bind(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            app if token is None else _TokenAuth(app, token),
+            loop="asyncio",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        self._server = uvicorn.Server(config)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, daemon=True, name=f"agent-mcp :{self.port}")
+        self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            self._thread.join(0.005)
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/mcp"
+
+    @override
+    @printable
+    def __repr__(self) -> str:
+        return f"HttpListener({self.url!r})"
+
+    def wait(self) -> None:
+        """Block until the server is closed, or until Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            while self._thread.is_alive():
+                self._thread.join(1.0)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _main(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._socket.close()
+
+
+class _TokenAuth:
+    """ASGI middleware that checks a bearer token. Hashes are compared in constant time."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app = app
+        self._token_hash = _hash(token)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or self._is_authorized(scope["headers"]):
+            await self._app(scope, receive, send)
+            return
+        headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _is_authorized(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        sent = b"".join(value for name, value in headers if name.lower() == b"authorization")
+        kind, _, token = sent.decode("latin-1").partition(" ")
+        return hmac.compare_digest(_hash(token.strip()), self._token_hash) and kind.lower() == "bearer"
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8")).digest()
+
+
+def _is_loopback_host(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # asyncio disables Nagle's algorithm (40 ms per response) only if the protocol is given.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((host, port))
+            made.listen(128)
+        except BaseException:
+            made.close()
+            raise
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f"The server cannot listen at {host}:{port}: {why}.",
+            field="port",
+            fix="Choose another port, or 0 for any free port.",
+        ) from error
+    return made

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from .. import errors
 from ..engine.drivers.threads import check_threads_run, start_thread
 from .errors import (
     ConnectionLog,
@@ -28,6 +27,7 @@ from .errors import (
     timeout_error,
     to_agent_error,
 )
+from .tools import iter_pages
 
 if TYPE_CHECKING:
     import mcp_types
@@ -43,7 +43,6 @@ _CANCEL_TIMEOUT = 0.3
 """Seconds for cancelled tasks to end."""
 _LISTEN_TIMEOUT = 1.0
 """Seconds for a server to confirm the subscription to changes of its tools."""
-_MAX_TOOLS = 1_000
 
 _sessions: set[MCPSession] = set()
 
@@ -145,10 +144,9 @@ class MCPSession:
     async def _connect_client(self) -> None:
         """Connect, and hold the connection open until it is stopped or the server ends."""
         for mode in ("auto", "legacy") if self._mode == "auto" else (self._mode,):
+            transport = self._connect(self.log, self._handle_server_end)
             try:
-                async with create_sdk_client(
-                    self._connect(self.log, self._handle_server_end), mode, self._on_message
-                ) as client:
+                async with create_sdk_client(transport, mode, self._on_message) as client:
                     await self._hold_open(client)
             except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
                 if self.opened.done():
@@ -258,20 +256,11 @@ def _is_modern(client: Client) -> bool:
 
 
 async def _list_tools(client: Client) -> Sequence[mcp_types.Tool]:
-    """List all tools; raise if the pages do not end."""
+    """List all tools; of tools with the same name, the first."""
     if client.server_capabilities.tools is None:
         return ()
-    found: list[mcp_types.Tool] = []
-    cursor: str | None = None
-    while len(found) <= _MAX_TOOLS:
-        page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        if page.next_cursor is None:
-            return tuple({tool.name: tool for tool in reversed(found)}.values())[::-1]
-        if not page.tools or page.next_cursor == cursor:
-            break
-        cursor = page.next_cursor
-    raise errors.ProtocolError(f"the list of tools is endless: {len(found)} so far", retryable=False)
+    found = [tool async for page in iter_pages(client.list_tools, "tools") for tool in page.tools]
+    return tuple({tool.name: tool for tool in reversed(found)}.values())[::-1]
 
 
 async def _cancel_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> set[asyncio.Task[Any]]:

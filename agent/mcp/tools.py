@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
@@ -54,10 +54,8 @@ class MCPResult(AgentToolResult):
 
 
 def read_result(result: mcp_types.CallToolResult) -> MCPResult:
-    parts: list[ContentPart] = []
     blobs: list[dict[str, Any]] = []
-    for block in result.content:
-        parts.append(read_block(block, blobs))
+    parts = [read_block(block, blobs) for block in result.content]
     structured = result.structured_content
     if not parts and structured is not None:
         parts.append(TextContent(text=json.dumps(structured, ensure_ascii=False)))
@@ -163,16 +161,18 @@ _MAX_PAGES = 100
 async def list_resources(client: Client) -> list[mcp_types.Resource]:
     if client.server_capabilities.resources is None:
         return []
-    return [resource async for page in _iter_pages(client.list_resources) for resource in page.resources]
+    pages = iter_pages(client.list_resources, "resources")
+    return [resource async for page in pages for resource in page.resources]
 
 
 async def list_prompts(client: Client) -> list[mcp_types.Prompt]:
     if client.server_capabilities.prompts is None:
         return []
-    return [prompt async for page in _iter_pages(client.list_prompts) for prompt in page.prompts]
+    return [prompt async for page in iter_pages(client.list_prompts, "prompts") for prompt in page.prompts]
 
 
-async def _iter_pages(read: Callable[..., Awaitable[Any]]) -> Any:
+async def iter_pages(read: Callable[..., Awaitable[Any]], items: str) -> AsyncIterator[Any]:
+    """Yield the pages of a list; raise if they do not end."""
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await read(cursor=cursor)
@@ -182,7 +182,7 @@ async def _iter_pages(read: Callable[..., Awaitable[Any]]) -> Any:
         if page.next_cursor == cursor:
             break
         cursor = page.next_cursor
-    raise ProtocolError("the list is endless", retryable=False)
+    raise ProtocolError(f"the list of {items} is endless", retryable=False)
 
 
 def resource_reader(uri: str) -> Callable[[Client], Awaitable[list[ContentPart]]]:

@@ -65,7 +65,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
 
 @asynccontextmanager
 async def connect_stdio(
-    command: StdioCommand, log: ConnectionLog, max_bytes: int, on_end: Callable[[], None]
+    command: StdioCommand, max_bytes: int, log: ConnectionLog, on_end: Callable[[], None]
 ) -> AsyncIterator[TransportStreams]:
     """Start the process, yield its message streams, and stop it."""
     transport, protocol = await _start_process(command, max_bytes)
@@ -263,7 +263,9 @@ class ServerAddress:
 
 
 @asynccontextmanager
-async def connect_http(address: ServerAddress, max_bytes: int) -> AsyncIterator[TransportStreams]:
+async def connect_http(
+    address: ServerAddress, max_bytes: int, log: ConnectionLog, on_end: Callable[[], None]
+) -> AsyncIterator[TransportStreams]:
     # Callers set the time limits, so reading has none.
     timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None, pool=None)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
