@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from typing_extensions import override
 
@@ -74,20 +74,18 @@ class TodoWriteTool(WorkspaceTool):
 
     name: str = "TodoWrite"
     description: str = "Stores your task list. Each call replaces the complete list."
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["todos"],
-            todos={
-                "type": "array",
-                "maxItems": 200,
-                "items": arguments_schema(
-                    ["content", "status"],
-                    content=text_field("The task, such as: Run the tests.", minLength=1),
-                    status={"type": "string", "enum": [status.value for status in TaskStatus]},
-                    active_form=text_field("The task in progress, such as: Running the tests."),
-                ),
-            },
-        )
+    parameters: JsonObject = arguments_schema(
+        ["todos"],
+        todos={
+            "type": "array",
+            "maxItems": 200,
+            "items": arguments_schema(
+                ["content", "status"],
+                content=text_field("The task, such as: Run the tests.", minLength=1),
+                status={"type": "string", "enum": [status.value for status in TaskStatus]},
+                active_form=text_field("The task in progress, such as: Running the tests."),
+            ),
+        },
     )
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
@@ -105,6 +103,24 @@ class TodoWriteTool(WorkspaceTool):
 
 
 _Kind = TypeVar("_Kind", bound=Tool)
+
+
+class _ToolAttribute(Generic[_Kind]):
+    """A tool as an attribute of its toolkit. `switch` is the option that includes it."""
+
+    def __init__(self, kind: type[_Kind], switch: str) -> None:
+        self._kind = kind
+        self._switch = switch
+
+    def __get__(self, kit: Toolkit, owner: type[Toolkit]) -> _Kind:
+        for tool in kit:
+            if isinstance(tool, self._kind):
+                return tool
+        raise ConfigurationError(
+            f"This toolkit has no {self._kind.name} tool.",
+            field=self._switch,
+            fix=f"Create it with {self._switch}=True.",
+        )
 
 
 class Toolkit(Sequence[Tool]):
@@ -200,57 +216,17 @@ class Toolkit(Sequence[Tool]):
     def __repr__(self) -> str:
         return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
 
-    def _find_tool(self, kind: type[_Kind], switch: str) -> _Kind:
-        for tool in self._tools:
-            if isinstance(tool, kind):
-                return tool
-        raise ConfigurationError(
-            f"This toolkit has no {kind.name} tool.", field=switch, fix=f"Create it with {switch}=True."
-        )
-
-    @property
-    def read(self) -> ReadTool:
-        return self._find_tool(ReadTool, "root")
-
-    @property
-    def write(self) -> WriteTool:
-        return self._find_tool(WriteTool, "allow_write")
-
-    @property
-    def edit(self) -> EditTool:
-        return self._find_tool(EditTool, "allow_write")
-
-    @property
-    def edit_confirm(self) -> EditConfirmTool:
-        return self._find_tool(EditConfirmTool, "allow_write")
-
-    @property
-    def glob(self) -> GlobTool:
-        return self._find_tool(GlobTool, "root")
-
-    @property
-    def grep(self) -> GrepTool:
-        return self._find_tool(GrepTool, "root")
-
-    @property
-    def stat(self) -> StatTool:
-        return self._find_tool(StatTool, "root")
-
-    @property
-    def todo_write(self) -> TodoWriteTool:
-        return self._find_tool(TodoWriteTool, "root")
-
-    @property
-    def bash(self) -> BashTool:
-        return self._find_tool(BashTool, "allow_exec")
-
-    @property
-    def python(self) -> PythonTool:
-        return self._find_tool(PythonTool, "allow_exec")
-
-    @property
-    def web_fetch(self) -> WebFetchTool:
-        return self._find_tool(WebFetchTool, "allow_network")
+    read = _ToolAttribute(ReadTool, "root")
+    write = _ToolAttribute(WriteTool, "allow_write")
+    edit = _ToolAttribute(EditTool, "allow_write")
+    edit_confirm = _ToolAttribute(EditConfirmTool, "allow_write")
+    glob = _ToolAttribute(GlobTool, "root")
+    grep = _ToolAttribute(GrepTool, "root")
+    stat = _ToolAttribute(StatTool, "root")
+    todo_write = _ToolAttribute(TodoWriteTool, "root")
+    bash = _ToolAttribute(BashTool, "allow_exec")
+    python = _ToolAttribute(PythonTool, "allow_exec")
+    web_fetch = _ToolAttribute(WebFetchTool, "allow_network")
 
     # State
 

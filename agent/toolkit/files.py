@@ -65,15 +65,13 @@ class ReadTool(WorkspaceTool):
         "Reads a text file. Long files are read in pages: the result contains the next offset. "
         "It also reads the stored outputs of other tools."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["file_path"],
-            file_path=_PATH,
-            offset=integer_field("The first line to read, counted from 1."),
-            limit=integer_field("The number of lines to read."),
-            column=integer_field("The first character of the first line to read, for lines that are very long."),
-            line_numbers=boolean_field("Prefix each line with its number."),
-        )
+    parameters: JsonObject = arguments_schema(
+        ["file_path"],
+        file_path=_PATH,
+        offset=integer_field("The first line to read, counted from 1."),
+        limit=integer_field("The number of lines to read."),
+        column=integer_field("The first character of the first line to read, for lines that are very long."),
+        line_numbers=boolean_field("Prefix each line with its number."),
     )
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
@@ -127,10 +125,8 @@ class WriteTool(WorkspaceTool):
     description: str = (
         "Writes or replaces a text file. Missing folders are created. To change a part of a file, use Edit."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["file_path", "content"], file_path=_PATH, content=text_field("The complete text of the file.")
-        )
+    parameters: JsonObject = arguments_schema(
+        ["file_path", "content"], file_path=_PATH, content=text_field("The complete text of the file.")
     )
     risk: Risk = field(default="write", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
@@ -161,7 +157,7 @@ class StatTool(WorkspaceTool):
 
     name: str = "Stat"
     description: str = "Describes a path: existence, type, size, mode and time of the last change."
-    parameters: JsonObject = field(default_factory=lambda: arguments_schema(["file_path"], file_path=_PATH))
+    parameters: JsonObject = arguments_schema(["file_path"], file_path=_PATH)
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
 
@@ -242,14 +238,12 @@ class EditTool(WorkspaceTool):
         "Proposes to replace old_string with new_string in a file, and shows a preview. To apply it, "
         "call EditConfirm with the id of the edit."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["file_path", "old_string", "new_string"],
-            file_path=text_field("Path, relative to the root folder."),
-            old_string=text_field("The exact text to replace. It must be unique, unless replace_all is true."),
-            new_string=text_field("The replacement."),
-            replace_all=boolean_field("Replace every occurrence."),
-        )
+    parameters: JsonObject = arguments_schema(
+        ["file_path", "old_string", "new_string"],
+        file_path=text_field("Path, relative to the root folder."),
+        old_string=text_field("The exact text to replace. It must be unique, unless replace_all is true."),
+        new_string=text_field("The replacement."),
+        replace_all=boolean_field("Replace every occurrence."),
     )
     risk: Risk = field(default="write", kw_only=True)
     sequential: bool = field(default=True, kw_only=True)
@@ -300,12 +294,10 @@ class EditConfirmTool(WorkspaceTool):
     description: str = (
         "Applies an edit proposed by Edit, or drops it with action=discard. Fails if the file has changed since."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["edit_id"],
-            edit_id=text_field("The id returned by Edit."),
-            action={"type": "string", "enum": ["apply", "discard"], "default": "apply"},
-        )
+    parameters: JsonObject = arguments_schema(
+        ["edit_id"],
+        edit_id=text_field("The id returned by Edit."),
+        action={"type": "string", "enum": ["apply", "discard"], "default": "apply"},
     )
     risk: Risk = field(default="write", kw_only=True)
     sequential: bool = field(default=True, kw_only=True)

@@ -307,7 +307,37 @@ _TIMEOUT: JsonObject = {
 
 
 @dataclass(eq=False)
-class BashTool(WorkspaceTool):
+class _ProgramTool(WorkspaceTool):
+    risk: Risk = field(default="exec", kw_only=True)
+    programs: ProgramRunner = field(kw_only=True, repr=False)
+    seconds: float = field(default=120.0, kw_only=True)
+    """The default time limit."""
+
+    def run_program(self, command: list[str], arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
+        """Run a command. A nonzero exit code is no error; a stopped program is."""
+        scratch = self.workspace.scratch
+        reading = [str(scratch.folder("outputs")), str(scratch.folder("scripts"))]
+        seconds = arguments.get("timeout") or self.seconds
+        try:
+            result = self.programs.run(command, str(scratch.folder("tmp")), seconds, context, reading)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ToolError(f"The program could not be started: {reason}.") from None
+        notes = []
+        if result.lost:
+            notes.append(f"[{result.lost:,} more bytes of output were discarded.]")
+        if result.stopped:
+            notes.append(f"[Stopped: {result.stopped}. The output so far is above.]")
+        elif result.code:
+            notes.append(f"[exit code {result.code}]")
+        written = result.output.removesuffix("\n")
+        content = "\n".join(part for part in (written, *notes) if part) or "[The program succeeded without output.]"
+        facts = {"exit_code": result.code, "seconds": round(result.seconds, 3)}
+        return AgentToolResult(content, facts, is_error=bool(result.stopped))
+
+
+@dataclass(eq=False)
+class BashTool(_ProgramTool):
     """Runs a shell command with a time limit."""
 
     name: str = "Bash"
@@ -315,13 +345,7 @@ class BashTool(WorkspaceTool):
         "Runs a command with bash in the root folder and returns its output. Only files persist between calls. "
         "Processes that are still running at the end are killed."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(["command"], command=text_field("The command."), timeout=_TIMEOUT)
-    )
-    risk: Risk = field(default="exec", kw_only=True)
-    programs: ProgramRunner = field(kw_only=True, repr=False)
-    seconds: float = field(default=120.0, kw_only=True)
-    """The default time limit."""
+    parameters: JsonObject = arguments_schema(["command"], command=text_field("The command."), timeout=_TIMEOUT)
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> AgentToolResult:
@@ -329,45 +353,11 @@ class BashTool(WorkspaceTool):
         if "\0" in command:
             raise ToolError("The command contains a NUL byte.")
         shell = ["/bin/bash", "--noprofile", "--norc"] if os.path.exists("/bin/bash") else ["/bin/sh"]
-        result = run_program(self, self.programs, [*shell, "-c", command], arguments, self.seconds, context)
-        return make_result(result)
-
-
-def run_program(
-    tool: WorkspaceTool,
-    programs: ProgramRunner,
-    command: list[str],
-    arguments: dict[str, Any],
-    seconds: float,
-    context: ToolContext[Any],
-) -> ProgramResult:
-    scratch = tool.workspace.scratch
-    reading = [str(scratch.folder("outputs")), str(scratch.folder("scripts"))]
-    requested = min(arguments.get("timeout") or seconds, MAX_SECONDS)
-    try:
-        return programs.run(command, str(scratch.folder("tmp")), requested, context, reading)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ToolError(f"The program could not be started: {reason}.") from None
-
-
-def make_result(result: ProgramResult) -> AgentToolResult:
-    """Convert the outcome to a tool result. A nonzero exit code is no error; a stopped program is."""
-    notes = []
-    if result.lost:
-        notes.append(f"[{result.lost:,} more bytes of output were discarded.]")
-    if result.stopped:
-        notes.append(f"[Stopped: {result.stopped}. The output so far is above.]")
-    elif result.code:
-        notes.append(f"[exit code {result.code}]")
-    written = result.output.removesuffix("\n")
-    content = "\n".join(part for part in (written, *notes) if part) or "[The program succeeded without output.]"
-    facts = {"exit_code": result.code, "seconds": round(result.seconds, 3)}
-    return AgentToolResult(content, facts, is_error=bool(result.stopped))
+        return self.run_program([*shell, "-c", command], arguments, context)
 
 
 @dataclass(eq=False)
-class PythonTool(WorkspaceTool):
+class PythonTool(_ProgramTool):
     """Stores Python scripts and runs them in separate processes."""
 
     name: str = "Python"
@@ -375,24 +365,17 @@ class PythonTool(WorkspaceTool):
         "Python scripts. action=create takes content and returns a file_id; action=edit changes a script, by "
         "old_string and new_string or by new content; action=run runs it in the root folder and returns its output."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["action"],
-            action={"type": "string", "enum": ["create", "edit", "run"]},
-            file_id=text_field("The script id, for edit and run."),
-            content=text_field("The complete script, for create and edit."),
-            old_string=text_field(
-                "The exact text to replace, for edit. It must be unique, unless replace_all is true."
-            ),
-            new_string=text_field("The replacement."),
-            replace_all=boolean_field("Replace every occurrence."),
-            args={"type": "array", "items": {"type": "string"}, "description": "Arguments of the script, for run."},
-            timeout=_TIMEOUT,
-        )
+    parameters: JsonObject = arguments_schema(
+        ["action"],
+        action={"type": "string", "enum": ["create", "edit", "run"]},
+        file_id=text_field("The script id, for edit and run."),
+        content=text_field("The complete script, for create and edit."),
+        old_string=text_field("The exact text to replace, for edit. It must be unique, unless replace_all is true."),
+        new_string=text_field("The replacement."),
+        replace_all=boolean_field("Replace every occurrence."),
+        args={"type": "array", "items": {"type": "string"}, "description": "Arguments of the script, for run."},
+        timeout=_TIMEOUT,
     )
-    risk: Risk = field(default="exec", kw_only=True)
-    programs: ProgramRunner = field(kw_only=True, repr=False)
-    seconds: float = field(default=120.0, kw_only=True)
 
     @override
     def act(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str | AgentToolResult:
@@ -441,11 +424,11 @@ class PythonTool(WorkspaceTool):
             script = self._script(arguments)
             ran = replace(script, last_run_at=now(), run_count=script.run_count + 1)
             self.workspace.scripts[script.file_id] = ran
-        path = arguments.get("args") or []
-        if any("\0" in argument for argument in path):
+        options = arguments.get("args") or []
+        if any("\0" in option for option in options):
             raise ToolError("An argument contains a NUL byte.")
-        command = [sys.executable, "-s", "-B", script.file_path, *path]
-        return make_result(run_program(self, self.programs, command, arguments, self.seconds, context))
+        command = [sys.executable, "-s", "-B", script.file_path, *options]
+        return self.run_program(command, arguments, context)
 
     def _script(self, arguments: dict[str, Any]) -> PythonScript:
         scripts = self.workspace.scripts

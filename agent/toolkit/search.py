@@ -11,10 +11,10 @@ import fnmatch
 import json
 import os
 import re
+import select
 import stat
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from ..engine.drivers.threads import start_thread
 from ..tools.base import Signal, ToolContext, ToolError
 from ..types import JsonObject
 from ..types.config import Risk
@@ -44,8 +43,7 @@ class Matcher:
         if len(pattern) > MAX_PATTERN:
             raise ToolError(f"The pattern is too long; the limit is {MAX_PATTERN:,} characters.")
         self._pattern, self._ignore_case, self._seconds, self._signal = pattern, ignore_case, seconds, signal
-        self._expired = False
-        self._done = threading.Event()
+        self._until = monotonic() + seconds
 
     def __enter__(self) -> Self:
         limits = {"seconds": self._seconds, "memory": MEMORY}
@@ -58,7 +56,6 @@ class Matcher:
             env={},
             cwd="/",
         )
-        start_thread(self._enforce_timeout, "agent-grep")
         try:
             self._read_answer()  # the pattern is valid
         except BaseException:
@@ -67,7 +64,6 @@ class Matcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
         self._process.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -75,16 +71,6 @@ class Matcher:
             self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
-
-    def _enforce_timeout(self) -> None:
-        waited = 0.0
-        while waited < self._seconds and not self._signal.is_set():
-            step = min(0.1, self._seconds - waited)
-            if self._done.wait(step):
-                return
-            waited += step
-        self._expired = True
-        self._process.kill()
 
     def search(self, data: bytes, most: int) -> list[tuple[int, str]]:
         """Return the line numbers and excerpts of at most `most` matching lines."""
@@ -96,13 +82,14 @@ class Matcher:
 
     def _read_answer(self) -> Any:
         assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
-        if not answer:
-            if self._expired:
+        while not select.select([self._process.stdout], [], [], 0.1)[0]:
+            if monotonic() > self._until or self._signal.is_set():
                 raise ToolError(
                     f"The search took longer than {self._seconds:g} s and was stopped. "
                     "Use a simpler pattern, without nested repetitions, or search fewer files."
                 )
+        answer = self._process.stdout.readline()
+        if not answer:
             raise ToolError("The pattern exceeds the memory or time limit. Use a simpler one.")
         read = json.loads(answer)
         if "error" in read:
@@ -113,7 +100,6 @@ class Matcher:
 MAX_VISITED = 200_000
 MAX_DEPTH = 100
 """Each level holds a file descriptor."""
-_NameAndMode = tuple[str, int]
 
 
 class PathPattern:
@@ -209,8 +195,8 @@ class FolderWalk:
                 os.close(inner)
 
 
-def _list_entries(opened: int) -> list[_NameAndMode]:
-    found: list[_NameAndMode] = []
+def _list_entries(opened: int) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
     with os.scandir(opened) as entries:
         for entry in entries:
             try:
@@ -240,13 +226,11 @@ class GlobTool(WorkspaceTool):
         "Finds files and folders by a glob pattern, such as src/**/*.py. Folders end with '/'. "
         "Links are listed, not followed. ** does not enter .git."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["pattern"],
-            pattern=text_field("*, ? and […] within a name, ** for any number of folders."),
-            path=text_field("The folder to search, relative to the root folder. Default: the root folder."),
-            limit=integer_field("The maximum number of paths. Default: 500."),
-        )
+    parameters: JsonObject = arguments_schema(
+        ["pattern"],
+        pattern=text_field("*, ? and […] within a name, ** for any number of folders."),
+        path=text_field("The folder to search, relative to the root folder. Default: the root folder."),
+        limit=integer_field("The maximum number of paths. Default: 500."),
     )
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)
@@ -282,16 +266,14 @@ class GrepTool(WorkspaceTool):
         "Finds lines that match a regular expression (Python's), as path:line: text. "
         "Binary files, very large files and .git are skipped."
     )
-    parameters: JsonObject = field(
-        default_factory=lambda: arguments_schema(
-            ["pattern"],
-            pattern=text_field("A regular expression, matched against each line."),
-            path=text_field("The file or folder to search, relative to the root folder. Default: the root folder."),
-            glob=text_field("A glob pattern of the files to search, relative to path, such as **/*.py."),
-            ignore_case=boolean_field("Ignore case."),
-            files_only=boolean_field("Return only the names of matching files."),
-            limit=integer_field("The maximum number of lines. Default: 200."),
-        )
+    parameters: JsonObject = arguments_schema(
+        ["pattern"],
+        pattern=text_field("A regular expression, matched against each line."),
+        path=text_field("The file or folder to search, relative to the root folder. Default: the root folder."),
+        glob=text_field("A glob pattern of the files to search, relative to path, such as **/*.py."),
+        ignore_case=boolean_field("Ignore case."),
+        files_only=boolean_field("Return only the names of matching files."),
+        limit=integer_field("The maximum number of lines. Default: 200."),
     )
     risk: Risk = field(default="read", kw_only=True)
     idempotent: bool = field(default=True, kw_only=True)

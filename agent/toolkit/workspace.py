@@ -7,6 +7,7 @@ private to the user, and removed when the toolkit is closed or collected.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -25,7 +26,7 @@ from typing_extensions import override
 from ..errors import ConfigurationError
 from ..tools.base import AgentToolResult, Tool, ToolContext
 from ..tools.truncation import count_lines, omit_middle
-from ..types import JsonObject
+from ..types import FrozenDict, JsonObject
 from .sandbox import Folder
 
 
@@ -44,8 +45,6 @@ class _Record:
     """Conversion to JSON dicts, and back."""
 
     __slots__ = ()
-    _other_names: ClassVar[Mapping[str, str]] = {}
-    """Alternative names accepted by `from_dict`."""
 
     def to_dict(self) -> dict[str, Any]:
         given: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # every subclass is a dataclass
@@ -53,9 +52,9 @@ class _Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Create from a dict; unknown keys are ignored."""
+        """Create from a dict; unknown keys are ignored, and `activeForm` is accepted."""
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        given = {cls._other_names.get(name, name): value for name, value in data.items()}
+        given = {"active_form" if name == "activeForm" else name: value for name, value in data.items()}
         if "status" in given:
             given["status"] = TaskStatus(given["status"])
         return cls(**{name: value for name, value in given.items() if name in known})
@@ -64,8 +63,6 @@ class _Record:
 @dataclass(frozen=True)
 class TodoItem(_Record):
     """A task of the model's list."""
-
-    _other_names: ClassVar[Mapping[str, str]] = {"activeForm": "active_form"}
 
     content: str
     status: TaskStatus
@@ -76,8 +73,6 @@ class TodoItem(_Record):
 @dataclass
 class Todo(_Record):
     """A mutable task."""
-
-    _other_names: ClassVar[Mapping[str, str]] = {"activeForm": "active_form"}
 
     content: str
     status: TodoStatus
@@ -220,19 +215,15 @@ class Workspace:
         if not isinstance(result, str):
             return result
 
-        def store(text: str) -> str:
-            path = self._store(tool.name, text).temp_file_path
-            return f"The complete output is in {path}: Read it with offset and limit."
+        return omit_middle(result, self.config_of(tool), lambda text: self._store(tool.name, text))
 
-        return omit_middle(result, self.config_of(tool), store)
-
-    def _store(self, tool_name: str, text: str) -> TruncatedOutput:
-        name = "".join(character for character in tool_name if character.isalnum()).lower()[:40] or "tool"
+    def _store(self, tool_name: str, text: str) -> str:
+        """Write the complete output to a file; return a sentence that names it."""
+        name = re.sub(r"[\W_]", "", tool_name).lower()[:40] or "tool"
         path = self.scratch.folder("outputs") / f"{name}_{token_hex(4)}.txt"
         path.write_bytes(text.encode("utf-8", "replace"))
         path.chmod(0o600)
-        stored = TruncatedOutput(name, str(path), len(text), count_lines(text), now())
-        stored.tool_name = tool_name
+        stored = TruncatedOutput(tool_name, str(path), len(text), count_lines(text), now())
         with self.lock:
             self.outputs.append(stored)
             forgotten = self.outputs[:-MAX_KEPT]
@@ -240,7 +231,7 @@ class Workspace:
         for old in forgotten:
             with suppress(OSError):
                 os.unlink(old.temp_file_path)
-        return stored
+        return f"The complete output is in {path}: Read it with offset and limit."
 
 
 @dataclass(eq=False)
@@ -308,7 +299,8 @@ class TruncatedTool(Tool):
 
 def arguments_schema(required: Sequence[str] = (), **properties: JsonObject) -> JsonObject:
     """Build the JSON schema of the arguments, without additional properties."""
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return FrozenDict(schema)
 
 
 def text_field(description: str, **more: Any) -> JsonObject:
