@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.values import BatchProgress
 from ..errors import ConfigurationError
-from .columns import ColumnRunner
+from . import ColumnRunner
 
 if TYPE_CHECKING:
     from ray.data import Dataset

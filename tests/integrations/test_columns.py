@@ -20,8 +20,7 @@ from agent import Agent, Router
 from agent.batch import BatchFileError
 from agent.engine.wire import WireRequest
 from agent.errors import AuthenticationError, BadRequestError, ConfigurationError
-from agent.integrations import ColumnRunner, RowLedger
-from agent.integrations.columns import _workers
+from agent.integrations import ColumnRunner, RowLedger, _workers
 from agent.integrations.ray import run_dataset
 from agent.testing import Answer, LoopbackServer, Script, VendorScript
 
