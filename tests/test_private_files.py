@@ -11,7 +11,7 @@ import pytest
 
 from agent import tool
 from agent.batch import run_file
-from agent.cli.chat.transcripts import write_transcript
+from agent.cli.chat.records import write_transcript
 from agent.graph import DAG
 from agent.loop import SqliteJournal
 from agent.middleware import SqliteResponseStore

@@ -26,12 +26,12 @@ from .errors import CommandError, ExitCode, report_error, report_os_error
 
 COMMANDS = {
     "run": "run",
-    "chat": "chat.repl",
+    "chat": "chat",
     "sessions": "sessions",
-    "models": "models",
+    "models": "doctor",
     "explain": "run",
     "check": "run",
-    "batch": "batch",
+    "batch": "run",
     "graph": "sessions",
     "local": "doctor",
     "doctor": "doctor",

@@ -1,4 +1,4 @@
-"""Exit codes and error messages of the command line.
+"""Exit codes, error messages and remarks of the command line.
 
 The exit codes are part of the interface: the guide to the command line lists them. Error messages of the library are
 rewritten for the shell: options instead of keyword arguments, and only advice that a user of the command can follow.
@@ -10,11 +10,14 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.errors import AgentError, AuthenticationError, ConfigurationError, ConnectionError, RoutingError
 
 from . import terminal
+
+if TYPE_CHECKING:
+    from agent.types import AgentResponse
 
 
 class ExitCode(IntEnum):
@@ -181,3 +184,35 @@ def _request_facts(error: AgentError) -> str:
     model = ":".join(name for name in (error.provider, error.model) if name)
     parts = [model, *(f"{name} {value}" for name, value in facts.items() if value is not None)]
     return f" ({', '.join(part for part in parts if part)})"
+
+
+def print_remarks(response: AgentResponse, *, verbose: bool = False) -> ExitCode:
+    """Print warnings, refusals and, if `verbose`, the summary and the route; return the exit code."""
+    for warning in response.warnings:
+        terminal.write_note(f"warning: {terminal.sanitize_line(warning)}", "yellow")
+    code = ExitCode.OK
+    if response.stop_reason == "length":
+        terminal.write_note("warning: The answer was cut off at the token limit; see --max-tokens.", "yellow")
+    if response.refusal is not None:
+        terminal.write_error(f"The model refused: {response.refusal}")
+        code = ExitCode.FAILED
+    elif response.stop_reason == "content_filter":
+        terminal.write_error("The vendor's content filter stopped the answer.")
+        code = ExitCode.FAILED
+    if verbose:
+        terminal.write_note(_summarize(response))
+        if len(response.route) > 1 or response.route.candidates:
+            terminal.write_note(remove_library_advice(str(response.route)))
+    return code
+
+
+def _summarize(response: AgentResponse) -> str:
+    """Model, tokens, latency and cost, in one line."""
+    usage = response.usage
+    facts = [f"{response.provider}:{response.model}"]
+    if usage is not None:
+        facts.append(f"{usage.prompt_tokens or 0:,} + {usage.completion_tokens or 0:,} tokens")
+    if response.latency_ms is not None:
+        facts.append(f"{response.latency_ms / 1000:.1f} s")
+    facts.append(terminal.format_dollars(response.cost_estimate) or "cost unknown")
+    return " · ".join(facts)

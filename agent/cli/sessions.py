@@ -14,18 +14,22 @@ from agent.stores import ConflictError
 from agent.stores.base import SessionRecord, check_session_id
 
 from . import options
+from .chat import complete_session
 from .chat.commands import format_count, format_summaries
 from .chat.records import (
     create_fork,
     decode_dag,
+    draw_tree,
+    format_nodes,
     list_summaries,
     load_by_prefix,
     load_models,
     load_tree,
     summarize_record,
+    to_session_dict,
+    write_transcript,
+    write_tree,
 )
-from .chat.repl import complete_session
-from .chat.transcripts import draw_tree, format_dag, to_session_dict, write_transcript, write_tree
 from .errors import CommandError, ExitCode
 from .terminal import output_width, sanitize_line, write_json, write_line, write_note
 
@@ -88,7 +92,7 @@ def show_session(id: IdArgument, json: options.JsonOption = False) -> None:
     if json:
         write_json(to_session_dict(dag, record.id, record.title, record))
         return
-    for text, style in format_dag(dag):
+    for text, style in format_nodes(dag):
         write_line(text, style)
 
 

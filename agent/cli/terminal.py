@@ -1,4 +1,4 @@
-"""Terminal output: sanitized text, styles, tables, and messages on standard error.
+"""Terminal output: sanitized text, styles, tables, messages, and the display of answers and runs.
 
 Text from models, tools and vendors is untrusted: a few bytes of a control sequence can set the title, fill the
 clipboard, hide text or overwrite earlier output. Only plain text passes `Sanitizer`.
@@ -13,9 +13,15 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from pydantic_core import to_jsonable_python
+
+if TYPE_CHECKING:
+    from agent.loop.events import AgentEvent
+    from agent.types import AgentResponse, StreamEvent
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _SUSPICIOUS = re.compile(f"[{_CONTROLS}]")
@@ -261,3 +267,153 @@ def _column_width(name: str, column: Sequence[str]) -> int:
 def _pad(cell: str, width: int, right: bool = False) -> str:
     space = " " * (width - display_width(cell))
     return f"{space}{cell}" if right else f"{cell}{space}"
+
+
+# Answers and runs: text on standard output, tool calls on standard error
+
+
+class TextPrinter:
+    """Writes sanitized text to standard output in pieces, and ends it with a line break."""
+
+    def __init__(self) -> None:
+        self._sanitizer = Sanitizer()
+        self._mid_line = False
+
+    def write(self, text: str) -> None:
+        self._write(self._sanitizer.feed(text))
+
+    def end_line(self) -> None:
+        """End the current line, if it has any text."""
+        self._write(self._sanitizer.finish())
+        if self._mid_line:
+            self._write("\n")
+
+    def interrupt(self) -> None:
+        """Stop after Ctrl-C. On a terminal, the error handler ends the line, which contains ^C."""
+        self._write(self._sanitizer.finish())
+        if not sys.stdout.isatty():
+            self.end_line()
+        self._mid_line = False
+
+    def _write(self, text: str) -> None:
+        if text:
+            write_output(text)
+            self._mid_line = not text.endswith("\n")
+
+
+def print_text(text: str) -> None:
+    """Print a complete answer."""
+    printer = TextPrinter()
+    printer.write(text)
+    printer.end_line()
+
+
+def print_stream(open_stream: Callable[[], Any]) -> AgentResponse:
+    """Print a streamed answer as it arrives."""
+    printer = TextPrinter()
+    try:
+        with open_stream() as stream:
+            for event in stream:
+                if event.type == "text_delta":
+                    printer.write(event.text or "")
+                elif event.type == "restart":
+                    printer.end_line()
+                    _note_restart(event)
+        response: AgentResponse = stream.response
+        return response
+    except KeyboardInterrupt:
+        printer.interrupt()
+        raise
+    finally:
+        printer.end_line()
+
+
+def _note_restart(event: StreamEvent) -> None:
+    write_note(f"The answer starts again: {sanitize_line(event.error or 'the stream broke')}")
+
+
+class RunDisplay:
+    """Displays the events of a run: text of the model, tool calls and tool results.
+
+    Args:
+        show_text: Whether to print the model's text.
+        show_parts: Whether to print a placeholder for other content, such as `[image]`.
+        limit: The longest line for a tool call or result.
+    """
+
+    def __init__(self, *, show_text: bool = True, show_parts: bool = True, limit: int = 100) -> None:
+        self.printer: TextPrinter = TextPrinter()
+        self._show_text = show_text
+        self._show_parts = show_parts
+        self._limit = limit
+
+    def show(self, event: AgentEvent) -> None:
+        match event.type:
+            case "message_update":
+                if event.assistant_message_event is not None:
+                    self._show_piece(event.assistant_message_event)
+            case "message_end":
+                self.printer.end_line()
+            case "tool_execution_start":
+                self.printer.end_line()
+                write_note(tool_call_line(event.tool_name, event.args, self._limit))
+            case "tool_execution_end":
+                self.printer.end_line()
+                text = _result_text(event.result)
+                write_note(tool_result_line(event.tool_name, text, is_error=event.is_error, limit=self._limit))
+            case _:
+                pass
+
+    def _show_piece(self, piece: StreamEvent) -> None:
+        if piece.type == "text_delta" and self._show_text:
+            self.printer.write(piece.text or "")
+        elif piece.type == "content_part" and piece.part is not None and self._show_parts:
+            self.printer.write(f"[{piece.part.type}]")
+        elif piece.type == "restart":
+            self.printer.end_line()
+            _note_restart(piece)
+
+
+def print_run(open_run: Callable[[], Any], *, quiet: bool = False) -> AgentResponse:
+    """Print a run with tools as it happens; `quiet` shows only the tools."""
+    limit = max(40, terminal_width() - 20) if sys.stderr.isatty() else 200
+    display = RunDisplay(show_text=not quiet, show_parts=False, limit=limit)
+    try:
+        with open_run() as run:
+            for event in run:
+                display.show(event)
+        result: AgentResponse = run.result
+        return result
+    except KeyboardInterrupt:
+        display.printer.interrupt()
+        raise
+    finally:
+        display.printer.end_line()
+
+
+def format_tool_call(name: str, arguments: Any) -> str:
+    """Format a complete tool call; control characters in the arguments are escaped."""
+    pairs = (
+        f"{key}={format_json(to_jsonable_python(value, fallback=str))}" for key, value in dict(arguments or {}).items()
+    )
+    return sanitize(f"{name}({', '.join(pairs)})")
+
+
+def tool_call_line(name: str, arguments: Any, limit: int = 100) -> str:
+    return _shorten(f"→ {sanitize_line(format_tool_call(name, arguments))}", limit)
+
+
+def tool_result_line(name: str, text: str, *, is_error: bool = False, limit: int = 100) -> str:
+    return _shorten(f"{'✗' if is_error else '←'} {sanitize_line(f'{name}: {text}')}", limit)
+
+
+def _shorten(line: str, limit: int) -> str:
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def _result_text(result: Any) -> str:
+    content = getattr(result, "content", "")
+    if isinstance(content, str):
+        return content
+    parts = (part if isinstance(part, dict) else part.to_dict() for part in content or ())
+    return " ".join(str(part.get("text") or f"[{part.get('type')}]") for part in parts)

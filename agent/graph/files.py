@@ -64,6 +64,15 @@ def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
         raise _invalid(f"{name} is invalid: {str(error).splitlines()[0]}") from None
 
 
+def decode_nodes(rows: Iterable[Mapping[str, Any]], known: dict[str, Node] | None = None) -> dict[str, Node]:
+    """Return nodes by id, added to the known ones. Parents come before their children."""
+    nodes = {} if known is None else known
+    for row in rows:
+        if row["id"] not in nodes:
+            nodes[row["id"]] = decode_node(row, nodes)
+    return nodes
+
+
 def _read(row: Any, key: str, kind: Any, name: str) -> Any:
     if key not in _expect(row, Mapping, "a node"):
         raise _invalid(f"{name} lacks {key!r}")

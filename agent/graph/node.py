@@ -247,6 +247,18 @@ def collect_messages(nodes: Iterable[Node]) -> list[Message]:
     return linearize([node.data for node in nodes if isinstance(node.data, Message)])
 
 
+def link_messages(nodes: Iterable[Node]) -> list[Message]:
+    """Return the messages of nodes with ids, timestamps and the ids of the messages before them."""
+    messages: list[Message] = []
+    parent: str | None = None
+    for node in nodes:
+        if isinstance(node.data, Message):
+            facts = {"id": node.id, "parent_id": parent, "timestamp": node.timestamp}
+            messages.append(node.data.model_copy(update=facts))
+            parent = node.id
+    return messages
+
+
 def collect_system_prompt(nodes: Iterable[Node]) -> str:
     """Return the system prompts of nodes, without duplicates."""
     prompts = (node.data.content for node in nodes if isinstance(node.data, SystemPrompt))

@@ -19,8 +19,8 @@ from ..engine.drivers.threads import start_thread
 from ..errors import ConfigurationError, printable
 from ..graph import DAG, Node
 from ..graph.dag import append_messages, keep_setup, rewind_last_turn
-from ..graph.files import decode_node, encode_node
-from ..graph.node import collect_system_prompt, collect_tools
+from ..graph.files import decode_nodes, encode_node
+from ..graph.node import collect_system_prompt, collect_tools, link_messages
 from ..loop.events import MessageLike, coerce_message
 from ..loop.results import PausedRun, SessionPlace
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
@@ -47,9 +47,7 @@ class SessionWriter:
 
     def read(self, record: SessionRecord) -> DAG:
         """Return the conversation of a record."""
-        nodes: dict[str, Node] = {}
-        for row in record.nodes:
-            nodes[row["id"]] = decode_node(row, nodes)
+        nodes = decode_nodes(record.nodes)
         self.known = set(nodes)
         self.version = record.version
         return DAG(tuple(nodes[id] for id in record.heads))
@@ -198,13 +196,7 @@ class SessionState:
     @property
     def data(self) -> Session:
         """The session as plain data: messages with ids and parents."""
-        messages: list[Message] = []
-        parent: str | None = None
-        for node in self.dag.nodes():
-            if isinstance(node.data, Message):
-                facts = {"id": node.id, "parent_id": parent, "timestamp": node.timestamp}
-                messages.append(node.data.model_copy(update=facts))
-                parent = node.id
+        messages = link_messages(self.dag.nodes())
         return Session(
             id=self.id, title=self.title, messages=messages, created_at=self._created, updated_at=self._updated
         )

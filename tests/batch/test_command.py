@@ -18,7 +18,7 @@ import pexpect
 import pytest
 
 from agent import errors
-from agent.cli import batch, main
+from agent.cli import main
 from agent.cli.errors import ExitCode
 from agent.engine.wire import WireRequest
 from agent.testing import Answer, LoopbackServer, Script, VendorScript
@@ -199,7 +199,7 @@ def test_many_at_a_time_are_more_than_most_systems_allow_at_first(desk: Path, mo
 def test_a_log_gets_a_line_now_and_then(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_PROGRESS_INTERVAL", 0.0)
+    monkeypatch.setattr("agent.cli.run._PROGRESS_INTERVAL", 0.0)
     assert run("in.jsonl", "out.jsonl", "-m", "scripted:echo", "-c", "1") == ExitCode.OK
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first.startswith("1 of 2 done, ")

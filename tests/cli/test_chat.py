@@ -16,16 +16,14 @@ import pytest
 from typing_extensions import override
 
 from agent.cli import main
-from agent.cli.chat import input, repl
+from agent.cli.chat import ChatRepl, Keyboard, PipedLines, PromptedLines, read_text
 from agent.cli.chat.commands import COMMANDS
-from agent.cli.chat.input import Keyboard, PipedLines, read_text
 from agent.cli.chat.session import ChatSession, ChatSettings
 from agent.cli.options import open_session_store
-from agent.cli.output import RunDisplay
+from agent.cli.terminal import RunDisplay
 from agent.graph import DAG
 from agent.stores import SqliteStore
 from agent.testing import scripted_agent
-from agent.types import TextContent
 from tests.cli.chat_script import ChatRunner
 from tests.cli.chat_terminal import PAYLOADS, ROOT, Vendor, vendor_and_environment
 from tests.cli.payloads import payloads
@@ -326,7 +324,7 @@ def test_a_command_that_somebody_else_overtook_changes_nothing(runner: ChatRunne
         chat.run()
         with open_session_store() as store:
             scripted_agent("B.").session("mine", store=store).run("b")
-        repl.ChatRepl(chat.session, Typed("/undo", "/history"), str).run()  # type: ignore[arg-type]
+        ChatRepl(chat.session, Typed("/undo", "/history")).run()
     shown = runner.capsys.readouterr()
     assert "it was changed elsewhere" in shown.err
     assert "> b\nB.\n" in shown.out
@@ -339,7 +337,7 @@ def test_a_name_that_is_taken_meanwhile_leads_to_another(runner: ChatRunner) -> 
         for taken in ("mine", nameless.id):
             store.create(taken)
         for conversation, words in ((named, "one"), (nameless, "two")):
-            repl.ChatRepl(conversation, PipedLines([words]), str).run()  # type: ignore[arg-type]
+            ChatRepl(conversation, PipedLines([words])).run()
             assert conversation.turns == 1
         assert named.id == "mine-2"
         assert store.load(nameless.id).title == "two"
@@ -388,7 +386,7 @@ class Typed(Keyboard):
 
 
 @contextlib.contextmanager
-def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any = None) -> Iterator[repl.ChatRepl]:
+def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any = None) -> Iterator[ChatRepl]:
     """A chat whose model answers these lines, or echoes."""
     with open_session_store() as store:
         agent = scripted_agent(*lines) if lines else scripted_agent()
@@ -397,7 +395,7 @@ def at_a_keyboard(*keys: str | type[BaseException], tools: Any = (), lines: Any 
         )
         record = None if not store.list() else store.load("mine")
         conversation = ChatSession(store, asking, record, name=None if record else "mine")
-        chat = repl.ChatRepl(conversation, Typed(*keys), lambda path: TextContent(text=path))
+        chat = ChatRepl(conversation, Typed(*keys))
         yield chat
 
 
@@ -553,9 +551,9 @@ def test_a_keyboard_keeps_its_lines_for_the_next_chat_and_its_answers_to_itself(
         return key
 
     shown: list[str] = []
-    runner.monkeypatch.setattr(input, "_import_readline", lambda: readline)
+    runner.monkeypatch.setattr("agent.cli.chat._import_readline", lambda: readline)
     runner.monkeypatch.setattr("builtins.input", record_call)
-    runner.monkeypatch.setattr(input, "discard_input", lambda: True)
+    runner.monkeypatch.setattr("agent.cli.chat.discard_input", lambda: True)
     runner.monkeypatch.setenv("TERM", "xterm")
     keyboard = Keyboard(runner.home / "deep" / "history", lambda line: [f"{line}!"])
     assert readline.settings == ["set enable-bracketed-paste on", "tab: complete"]
@@ -604,8 +602,8 @@ class FakeReadline:
 
 def test_with_its_output_elsewhere_a_chat_asks_on_standard_error(runner: ChatRunner) -> None:
     runner.monkeypatch.setattr("builtins.input", lambda prompt: f"[{prompt}]")
-    runner.monkeypatch.setattr(input, "discard_input", lambda: True)
-    keyboard = input.PromptedLines()
+    runner.monkeypatch.setattr("agent.cli.chat.discard_input", lambda: True)
+    keyboard = PromptedLines()
     assert [keyboard.read_line("> "), keyboard.ask("Sure? "), keyboard.has_partial_line] == ["[]", "[]", False]
     shown = runner.capsys.readouterr()
     assert (shown.out, shown.err) == ("", "> Sure? ")
@@ -616,7 +614,7 @@ def test_an_answer_that_may_have_been_typed_before_the_question_is_none(runner: 
     with open("/dev/null") as nothing:
         for source in (nothing, io.StringIO("y\n")):
             runner.monkeypatch.setattr("sys.stdin", source)
-            for keyboard in (Keyboard(), input.PromptedLines()):
+            for keyboard in (Keyboard(), PromptedLines()):
                 with pytest.raises(EOFError):
                     keyboard.ask("Sure? ")
 
@@ -644,7 +642,7 @@ def test_the_guide_shows_what_a_chat_prints(runner: ChatRunner) -> None:
             printed.write(f"{prompt}{text}\n")
             return text
 
-    runner.monkeypatch.setattr("agent.cli.chat.repl.PipedLines", Echoed)
+    runner.monkeypatch.setattr("agent.cli.chat.PipedLines", Echoed)
     runner.monkeypatch.setattr(
         sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(line[2:] for line in typed).encode()))
     )

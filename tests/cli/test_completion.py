@@ -141,7 +141,7 @@ def test_a_provider_that_is_the_only_one_is_completed_to_its_models() -> None:
 
 
 def test_the_tab_key_makes_no_files_and_no_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.cli.chat.repl import complete_session
+    from agent.cli.chat import complete_session
 
     monkeypatch.setenv("AGENT_HOME", str(tmp_path / "none"))
     assert complete_session("") == []

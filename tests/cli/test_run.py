@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent import errors
-from agent.cli.attachments import MAX_TEXT_BYTES
 from agent.cli.errors import ExitCode
+from agent.cli.options import MAX_TEXT_BYTES
 from agent.providers.scripted import Line
 from agent.testing import LoopbackServer, VendorScript
 from agent.types import AgentResponse, RefusalContent, ToolCall

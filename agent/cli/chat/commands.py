@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
 from .. import terminal
-from ..attachments import is_url
+from ..options import is_url
 from ..terminal import (
     format_pairs,
     format_table,
@@ -22,11 +22,18 @@ from ..terminal import (
     write_line,
     write_note,
 )
-from .records import SessionSummary, SpendingTotal, list_summaries
-from .transcripts import draw_tree, format_dag, write_transcript, write_tree
+from .records import (
+    SessionSummary,
+    SpendingTotal,
+    draw_tree,
+    format_nodes,
+    list_summaries,
+    write_transcript,
+    write_tree,
+)
 
 if TYPE_CHECKING:
-    from .repl import ChatRepl
+    from . import ChatRepl
 
 _LIST_LIMIT = 20
 
@@ -119,7 +126,7 @@ def _format_cost(spending: SpendingTotal) -> str:
 
 
 def _history(repl: ChatRepl, argument: str) -> None:
-    lines = list(format_dag(repl.session.dag))
+    lines = list(format_nodes(repl.session.dag))
     for text, style in lines:
         write_line(text, style)
     if not lines:

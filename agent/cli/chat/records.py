@@ -1,20 +1,34 @@
-"""Stored sessions: lookup by name, summaries, forks, and the tree of related sessions."""
+"""Stored sessions: lookup, summaries, forks, trees, and their formats: text, Markdown, JSON and HTML."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from secrets import choice
 from typing import Any
 
 from ...errors import ConfigurationError
-from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolResultContent
-from ...graph.files import decode_node, encode_node
+from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolExecution, ToolResultContent
+from ...graph.diagrams import draw_text
+from ...graph.files import decode_nodes, encode_node
+from ...graph.node import causal_order, link_messages
 from ...stores.base import ConflictError, SessionNotFoundError, SessionRecord, check_session_id
+from ...stores.files import replace_file
 from ...stores.sqlite import SqliteStore
-from ...types import Usage
+from ...types import Session, ToolCall, Usage
+from ..terminal import (
+    Style,
+    display_width,
+    format_json,
+    sanitize,
+    sanitize_line,
+    tool_call_line,
+    tool_result_line,
+    truncate,
+)
 
 FORKED_FROM = "forked_from"
 """Metadata key: the session from which this one was forked."""
@@ -62,32 +76,16 @@ class SessionSummary:
     forked_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "turns": self.turns,
-            "model": self.model or None,
-            "updated_at": datetime.fromtimestamp(self.updated_at, UTC).isoformat(timespec="seconds"),
-            "cost": self.cost,
-            "forked_from": self.forked_from,
-        }
+        updated_at = datetime.fromtimestamp(self.updated_at, UTC).isoformat(timespec="seconds")
+        return {**asdict(self), "model": self.model or None, "updated_at": updated_at}
 
 
 # Nodes
 
 
-def decode_nodes(record: SessionRecord, nodes: dict[str, Node] | None = None) -> dict[str, Node]:
-    """Return the nodes of a record by id, added to `nodes`, so that forks share them."""
-    nodes = {} if nodes is None else nodes
-    for row in record.nodes:
-        if row["id"] not in nodes:
-            nodes[row["id"]] = decode_node(row, nodes)
-    return nodes
-
-
 def decode_dag(record: SessionRecord) -> DAG:
     """Return the current conversation of a record."""
-    nodes = decode_nodes(record)
+    nodes = decode_nodes(record.nodes)
     return DAG(tuple(nodes[id] for id in record.heads))
 
 
@@ -275,7 +273,7 @@ def load_tree(store: SqliteStore, record: SessionRecord) -> SessionTree:
     nodes: dict[str, Node] = {}
     sessions: dict[str, list[str]] = {}
     for item in records:
-        decode_nodes(item, nodes)
+        decode_nodes(item.nodes, nodes)
         for head in item.heads:
             sessions.setdefault(head, []).append(item.id)
     inner = {parent.id for node in nodes.values() for parent in node.parents}
@@ -290,3 +288,150 @@ def _find_root(id: str, parents: dict[str, Any]) -> str:
         id = parent  # a deleted parent still connects its forks
         visited.add(id)
     return id
+
+
+# Formats
+
+
+def format_nodes(nodes: Iterable[Node]) -> Iterator[tuple[str, Style]]:
+    """Format messages as a chat displays them: sanitized texts with styles."""
+    is_first = True
+    for node in nodes:
+        match node.data:
+            case SystemPrompt(content):
+                yield f"instructions: {sanitize_line(content)}", "dim"
+            case ToolExecution():
+                yield _format_execution(node.data), "dim"
+            case Message():
+                if is_question(node) and not is_first:
+                    yield "", "plain"
+                yield from _format_message(node, node.data)
+                is_first = False
+            case _:
+                pass
+
+
+def _format_message(node: Node, message: Message) -> Iterator[tuple[str, Style]]:
+    if is_question(node):
+        lines = _message_text(message).split("\n")
+        yield "\n".join(f"{'.' if number else '>'} {line}" for number, line in enumerate(lines)), "bold"
+    elif message.role is Role.ASSISTANT:
+        if text := _message_text(message):
+            yield text, "plain"
+        for call in message.parts:
+            if isinstance(call, ToolCall):
+                yield tool_call_line(call.name, call.arguments), "dim"
+    elif message.role is Role.SYSTEM:
+        yield f"instructions: {sanitize_line(message.text)}", "dim"
+
+
+def _format_execution(execution: ToolExecution) -> str:
+    text = "".join(part.text or "" for part in execution.result)
+    return tool_result_line(execution.tool_name, text, is_error=execution.is_error)
+
+
+def _message_text(message: Message) -> str:
+    """The sanitized text of a message, with placeholders for other content and without thinking."""
+    texts = [
+        part.text or f"[{part.type}]"
+        for part in message.parts
+        if not isinstance(part, ToolCall) and part.type not in ("thinking", "redacted_thinking")
+    ]
+    return sanitize("\n".join(texts)).strip("\n")
+
+
+def format_markdown(dag: DAG, title: str) -> str:
+    blocks = [f"# {sanitize_line(title) or 'Conversation'}"]
+    for node in dag.nodes():
+        match node.data:
+            case SystemPrompt(content):
+                blocks.append(f"*Instructions:* {sanitize(content)}")
+            case Message() if is_question(node):
+                blocks.append(f"**You:** {_message_text(node.data)}")
+            case Message(role=Role.ASSISTANT):
+                if text := _message_text(node.data):
+                    blocks.append(f"**{sanitize_line(model_name(node)) or 'Model'}:** {text}")
+                blocks += [
+                    f"`{tool_call_line(part.name, part.arguments)}`"
+                    for part in node.data.parts
+                    if isinstance(part, ToolCall)
+                ]
+            case ToolExecution():
+                blocks.append(f"`{_format_execution(node.data)}`")
+            case _:
+                pass
+    return "\n\n".join(blocks) + "\n"
+
+
+def to_session_dict(dag: DAG, id: str, title: str, record: SessionRecord | None = None) -> dict[str, Any]:
+    """Convert a conversation to the JSON that `AgentSession.of` reads."""
+    session = Session(id=id, title=title, messages=link_messages(dag.nodes()))
+    if record is not None:
+        created = datetime.fromtimestamp(record.created_at, UTC)
+        session = session.replace(created_at=created, updated_at=datetime.fromtimestamp(record.updated_at, UTC))
+    return session.to_dict()
+
+
+def write_transcript(
+    path: Path, dag: DAG, *, id: str, title: str, record: SessionRecord | None = None, replace: bool = False
+) -> None:
+    """Write a conversation to a .md, .txt, .json or .html file.
+
+    Args:
+        replace: Whether an existing file may be replaced.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".md", ".txt"):
+        text = format_markdown(dag, title)
+    elif suffix == ".json":
+        text = format_json(to_session_dict(dag, id, title, record)) + "\n"
+    elif suffix == ".html":
+        text = dag.html(title=sanitize_line(title) or id)
+    else:
+        raise ConfigurationError(
+            f"The file format of {path.name!r} is unknown.", field="file", fix="Use .md, .txt, .json or .html."
+        )
+    _check_free(path, replace=replace)
+    replace_file(path, [text.encode("utf-8", "replace")])
+
+
+def write_tree(path: Path, tree: SessionTree, title: str, *, replace: bool = False) -> None:
+    """Write a session tree to a .html page, or to a .json file for `agent graph` and `DAG.load`."""
+    suffix = path.suffix.lower()
+    if suffix not in (".html", ".json"):
+        raise ConfigurationError(
+            f"The file format of {path.name!r} is unknown.", field="file", fix="Use .html or .json."
+        )
+    _check_free(path, replace=replace)
+    dag = DAG(tree.heads)
+    if suffix == ".html":
+        dag.save_html(path, title=sanitize_line(title))
+    else:
+        dag.save(path)
+
+
+def _check_free(path: Path, *, replace: bool) -> None:
+    if path.is_dir() or (path.exists() and not replace):
+        raise ConfigurationError(f"{path} exists already.", field="file", fix="Name another file.")
+
+
+_NODE = "●"
+
+
+def draw_tree(tree: SessionTree, current: str | None = None, limit: int | None = None) -> str:
+    """Draw a session tree with the names of its sessions, in lines of at most `limit` columns."""
+    labels = iter([_node_label(node, tree, current) for node in causal_order(tree.heads)])
+    lines: list[str] = []
+    for line in draw_text(tree.heads).split("\n"):
+        # Each node has one line with a dot, in causal order.
+        label = next(labels, "") if _NODE in line else ""
+        if limit is not None:
+            line = truncate(line, max(20, limit - 1 - display_width(label)))
+        lines.append(line + label)
+    return "\n".join(lines)
+
+
+def _node_label(node: Node, tree: SessionTree, current: str | None) -> str:
+    if names := tree.sessions.get(node.id, []):
+        return f"  ← {', '.join(f'{name} (here)' if name == current else name for name in names)}"
+    return "  ← undone" if node.id in tree.undone else ""

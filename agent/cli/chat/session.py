@@ -13,6 +13,7 @@ from ...client import Client
 from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
 from ...graph.dag import rewind_last_turn
+from ...graph.files import decode_nodes
 from ...loop.hooks import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
@@ -26,7 +27,6 @@ from .records import (
     SessionTree,
     SpendingTotal,
     create_fork,
-    decode_nodes,
     find_instructions,
     is_question,
     load_by_prefix,
@@ -180,7 +180,7 @@ class ChatSession:
         """Of the session, including undone turns."""
         if not self.is_stored:
             return self.spending
-        return sum_spending(list(decode_nodes(self.store.load(self.id)).values()))
+        return sum_spending(list(decode_nodes(self.store.load(self.id).nodes).values()))
 
     def load_tree(self) -> SessionTree:
         """Load the session with its forks and undone turns."""
