@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-V"]):
-        return _print_version()
+        return print_version()
     missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if not missing:
         from .app import run_app  # lazy: needs the extra
@@ -47,7 +47,8 @@ def _run(arguments: list[str]) -> int:
     return ExitCode.SETUP
 
 
-def _print_version() -> int:
+def print_version() -> int:
+    """Print the version, without loading the commands."""
     from agent import __version__  # lazy: reads the distribution's metadata
 
     try:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from agent.errors import AgentError
 
-from . import terminal
+from . import print_version, terminal
 from .errors import CommandError, ExitCode, report_error, report_os_error
 
 COMMANDS = {
@@ -42,14 +42,6 @@ _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _CLICK_ERRORS: tuple[type[Any], ...] = tuple(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
-
-
-class _Interrupted(Exception):
-    """KeyboardInterrupt, renamed because click handles the original itself."""
-
-
-class _BrokenPipe(Exception):
-    """BrokenPipeError, renamed for the same reason."""
 
 
 class _CommandGroup(TyperGroup):
@@ -79,15 +71,6 @@ class _CommandGroup(TyperGroup):
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
-    @override
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _Interrupted from None
-        except BrokenPipeError:
-            raise _BrokenPipe from None
-
 
 def _hide_argument_types(item: Any) -> None:
     """Remove the types of arguments, such as TEXT, from help pages."""
@@ -108,18 +91,15 @@ app: typer.Typer = typer.Typer(
 )
 
 
-def _print_version(enabled: bool) -> None:
+def _exit_with_version(enabled: bool) -> None:
     if enabled:
-        from agent import __version__  # lazy: reads the distribution's metadata
-
-        terminal.write_line(f"agent {__version__}")
-        raise typer.Exit(ExitCode.OK)
+        raise typer.Exit(print_version())
 
 
 @app.callback()
 def _agent(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_exit_with_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Call language models of any vendor, one model or a route of several."""
@@ -135,28 +115,35 @@ def run_app(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # for characters that the terminal's encoding lacks
+    command = create_command()
     try:
-        with fix_bash_completion():
-            code = create_command().main(args=list(arguments) or ["--help"], prog_name="agent", standalone_mode=False)
+        if INSTRUCTION_VARIABLE in os.environ:
+            with fix_bash_completion():
+                command.main(prog_name="agent")
+        # Not through `main`, which would handle interrupts and broken pipes itself.
+        with command.make_context("agent", list(arguments) or ["--help"]) as context:
+            command.invoke(context)
         sys.stdout.flush()
-    except SystemExit as error:  # completion scripts end this way
-        code = error.code
+    except typer.Exit as error:
+        return error.exit_code
+    except SystemExit as error:  # completion ends this way
+        return error.code if isinstance(error.code, int) else ExitCode.OK
     except BaseException as error:
         return _handle_error(error, arguments)
-    return code if isinstance(code, int) else ExitCode.OK
+    return ExitCode.OK
 
 
 def _handle_error(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, _CLICK_ERRORS):
         _print_usage_error(error, arguments)
         return ExitCode.USAGE
-    if isinstance(error, (_Interrupted, KeyboardInterrupt, typer.Abort)):
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         stream = next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
         if stream is not None:  # the terminal has echoed ^C in the current line
             stream.write("\n")
         return ExitCode.INTERRUPTED
-    if isinstance(error, (_BrokenPipe, BrokenPipeError)):
-        return report_os_error(BrokenPipeError())
+    if isinstance(error, BrokenPipeError):
+        return report_os_error(error)
     if isinstance(error, (AgentError, CommandError)):
         return report_error(error)
     if os.environ.get("AGENT_TRACEBACK"):

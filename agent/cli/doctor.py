@@ -101,19 +101,29 @@ def doctor(
     providers = inspect_providers()
     if reach:
         providers = _test_connections(providers, timeout)
+    facts = {
+        "agent": __version__,
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        "default_model": _default_model(),
+        "sessions": str(options.data_folder()),
+    }
+    extras = list_extras()
     if as_json:
-        terminal.write_json(_to_dict(providers))
+        fields = ("provider", "key", "address", "reached")
+        rows = [{name: getattr(item, name) for name in fields} for item in providers]
+        embedded = options.is_embedded_installed()
+        terminal.write_json({**facts, "embedded_model": embedded, "providers": rows, "extras": extras})
         return
     status = installer.status()
-    embedded = "ready" if status.ready else f"not ready. {status.problem} {status.fix or ''}"
     terminal.write_line("Installation", "bold")
     _print_pairs(
         [
-            ("agent", __version__),
-            ("python", f"{platform.python_version()} ({sys.platform})"),
-            ("default model", _default_model()),
-            ("embedded model", embedded),
-            ("sessions", str(options.data_folder())),
+            ("agent", facts["agent"]),
+            ("python", f"{facts['python']} ({facts['platform']})"),
+            ("default model", facts["default_model"]),
+            ("embedded model", "ready" if status.ready else f"not ready. {status.problem} {status.fix or ''}"),
+            ("sessions", facts["sessions"]),
         ]
     )
     terminal.write_line("\nConfigured providers", "bold")
@@ -122,7 +132,7 @@ def doctor(
     terminal.write_line("\nProviders without a key", "bold")
     _print_pairs([(item.provider, item.advice) for item in providers if not item.is_configured])
     terminal.write_line("\nExtras", "bold")
-    _print_pairs([(name, _describe_extra(name, packages)) for name, packages in list_extras().items()])
+    _print_pairs([(name, _describe_extra(name, packages)) for name, packages in extras.items()])
 
 
 def inspect_providers() -> list[ProviderStatus]:
@@ -235,22 +245,6 @@ def _default_model() -> str:
     except CommandError as error:
         # An invalid AGENT_MODEL is not printed: it may be a key in the wrong variable.
         return f"{'AGENT_MODEL is not a model name' if os.environ.get('AGENT_MODEL') else 'none'}. {error.fix}"
-
-
-def _to_dict(providers: Sequence[ProviderStatus]) -> dict[str, object]:
-    return {
-        "agent": __version__,
-        "python": platform.python_version(),
-        "platform": sys.platform,
-        "default_model": _default_model(),
-        "embedded_model": options.is_embedded_installed(),
-        "sessions": str(options.data_folder()),
-        "providers": [
-            {"provider": item.provider, "key": item.key, "address": item.address, "reached": item.reached}
-            for item in providers
-        ],
-        "extras": list_extras(),
-    }
 
 
 # Models

@@ -8,8 +8,8 @@ import json
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -56,12 +56,13 @@ def complete_model(incomplete: str) -> Iterator[str]:
     yield from (name for model in list_models(provider) if (name := f"{provider}:{model}").startswith(incomplete))
 
 
-def complete_strategy(incomplete: str) -> Iterator[str]:
-    yield from (name for name in STRATEGIES if name.startswith(incomplete))
+def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Create a completion that offers these names."""
 
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
 
-def complete_thinking(incomplete: str) -> Iterator[str]:
-    yield from (name for name in _THINKING_LEVELS if name.startswith(incomplete))
+    return complete
 
 
 def option(*names: str, metavar: str, help: str, **settings: Any) -> Any:
@@ -86,7 +87,7 @@ StrategyOption: TypeAlias = Annotated[
         "--strategy",
         metavar="NAME",
         help=f"The routing strategy: {', '.join(STRATEGIES)}.",
-        autocompletion=complete_strategy,
+        autocompletion=complete_from(STRATEGIES),
     ),
 ]
 BaseUrlOption: TypeAlias = Annotated[
@@ -126,7 +127,7 @@ ThinkingOption: TypeAlias = Annotated[
         "--thinking",
         metavar="LEVEL",
         help=f"Thinking effort: {', '.join(_THINKING_LEVELS)}.",
-        autocompletion=complete_thinking,
+        autocompletion=complete_from(_THINKING_LEVELS),
     ),
 ]
 SeedOption: TypeAlias = Annotated[
@@ -256,12 +257,6 @@ def open_session_store() -> SqliteStore:
             code=ExitCode.SETUP,
         ) from None
     return SqliteStore(folder / SESSIONS_FILE)
-
-
-def temporary_page(name: str) -> Path:
-    """A path for a temporary HTML page, in a new folder that only this user can read."""
-    folder = Path(tempfile.mkdtemp(prefix="agent-graph-"))
-    return folder / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60] or 'graph'}.html"
 
 
 # Prompts and attachments. The type of a file is detected from its content: names can be wrong, and pipes have none.
@@ -461,11 +456,12 @@ def load_object(reference: str, option_name: str) -> Any:
         if here not in sys.path:
             sys.path.insert(0, here)  # as `python -m` does; a console script starts without it
         value = _run_import(module_name, option_name, lambda: importlib.import_module(module_name))
-    for name in path.split("."):
-        if not hasattr(value, name):
-            raise CommandError(f"{option_name}: {module_name} has no {path!r}.", fix="Check the name after the colon.")
-        value = getattr(value, name)
-    return value
+    try:
+        return attrgetter(path)(value)
+    except AttributeError:
+        raise CommandError(
+            f"{option_name}: {module_name} has no {path!r}.", fix="Check the name after the colon."
+        ) from None
 
 
 def _import_file(name: str, option_name: str) -> Any:

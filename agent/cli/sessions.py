@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
 import webbrowser
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -196,7 +198,9 @@ def show_graph(
     if mermaid or text:
         write_line(dag.mermaid() if mermaid else str(dag))
         return
-    page = options.temporary_page(path.stem) if out is None else out
+    if (page := out) is None:  # in a new folder that only this user can read
+        name = re.sub("[^A-Za-z0-9_-]+", "-", path.stem)[:60] or "graph"
+        page = Path(tempfile.mkdtemp(prefix="agent-graph-"), f"{name}.html")
     dag.save_html(page, title=path.stem)
     write_line(str(page))
     if not no_open and not webbrowser.open(page.resolve().as_uri()):

@@ -13,8 +13,8 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pydantic_core import to_jsonable_python
@@ -308,19 +308,10 @@ def print_text(text: str) -> None:
     printer.end_line()
 
 
-def print_stream(open_stream: Callable[[], Any]) -> AgentResponse:
-    """Print a streamed answer as it arrives."""
-    printer = TextPrinter()
+@contextmanager
+def _end_of_line(printer: TextPrinter) -> Iterator[None]:
     try:
-        with open_stream() as stream:
-            for event in stream:
-                if event.type == "text_delta":
-                    printer.write(event.text or "")
-                elif event.type == "restart":
-                    printer.end_line()
-                    _note_restart(event)
-        response: AgentResponse = stream.response
-        return response
+        yield
     except KeyboardInterrupt:
         printer.interrupt()
         raise
@@ -328,8 +319,14 @@ def print_stream(open_stream: Callable[[], Any]) -> AgentResponse:
         printer.end_line()
 
 
-def _note_restart(event: StreamEvent) -> None:
-    write_note(f"The answer starts again: {sanitize_line(event.error or 'the stream broke')}")
+def print_stream(open_stream: Callable[[], Any]) -> AgentResponse:
+    """Print a streamed answer as it arrives."""
+    display = RunDisplay(show_parts=False)
+    with _end_of_line(display.printer), open_stream() as stream:
+        for event in stream:
+            display.show_piece(event)
+    response: AgentResponse = stream.response
+    return response
 
 
 class RunDisplay:
@@ -351,7 +348,7 @@ class RunDisplay:
         match event.type:
             case "message_update":
                 if event.assistant_message_event is not None:
-                    self._show_piece(event.assistant_message_event)
+                    self.show_piece(event.assistant_message_event)
             case "message_end":
                 self.printer.end_line()
             case "tool_execution_start":
@@ -364,31 +361,26 @@ class RunDisplay:
             case _:
                 pass
 
-    def _show_piece(self, piece: StreamEvent) -> None:
+    def show_piece(self, piece: StreamEvent) -> None:
+        """Display an event of the model's answer."""
         if piece.type == "text_delta" and self._show_text:
             self.printer.write(piece.text or "")
         elif piece.type == "content_part" and piece.part is not None and self._show_parts:
             self.printer.write(f"[{piece.part.type}]")
         elif piece.type == "restart":
             self.printer.end_line()
-            _note_restart(piece)
+            write_note(f"The answer starts again: {sanitize_line(piece.error or 'the stream broke')}")
 
 
 def print_run(open_run: Callable[[], Any], *, quiet: bool = False) -> AgentResponse:
     """Print a run with tools as it happens; `quiet` shows only the tools."""
     limit = max(40, terminal_width() - 20) if sys.stderr.isatty() else 200
     display = RunDisplay(show_text=not quiet, show_parts=False, limit=limit)
-    try:
-        with open_run() as run:
-            for event in run:
-                display.show(event)
-        result: AgentResponse = run.result
-        return result
-    except KeyboardInterrupt:
-        display.printer.interrupt()
-        raise
-    finally:
-        display.printer.end_line()
+    with _end_of_line(display.printer), open_run() as run:
+        for event in run:
+            display.show(event)
+    result: AgentResponse = run.result
+    return result
 
 
 def format_tool_call(name: str, arguments: Any) -> str:
@@ -400,15 +392,11 @@ def format_tool_call(name: str, arguments: Any) -> str:
 
 
 def tool_call_line(name: str, arguments: Any, limit: int = 100) -> str:
-    return _shorten(f"→ {sanitize_line(format_tool_call(name, arguments))}", limit)
+    return truncate(f"→ {sanitize_line(format_tool_call(name, arguments))}", limit)
 
 
 def tool_result_line(name: str, text: str, *, is_error: bool = False, limit: int = 100) -> str:
-    return _shorten(f"{'✗' if is_error else '←'} {sanitize_line(f'{name}: {text}')}", limit)
-
-
-def _shorten(line: str, limit: int) -> str:
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return truncate(f"{'✗' if is_error else '←'} {sanitize_line(f'{name}: {text}')}", limit)
 
 
 def _result_text(result: Any) -> str:

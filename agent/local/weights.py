@@ -174,8 +174,8 @@ SMOLLM2 = LocalModel(
     compact=True,
     settings=(("temperature", 0.2), ("top_p", 0.9)),  # recommended by its makers
 )
-TABLE = {SMOLLM2.name: SMOLLM2}
-_registered: dict[str, LocalModel] = {}
+_models = {SMOLLM2.name: SMOLLM2}
+"""Built-in and registered models by name."""
 _CONTEXT = 8192
 """Default context size; a model's own can need more memory than the machine has."""
 _LONGEST = 2**24
@@ -200,30 +200,23 @@ def register_weights(name: str, path: str | os.PathLike[str], *, context: int = 
     for field, number, least, most in (("context", context, 0, _LONGEST), ("threads", threads, 1, _MOST_THREADS)):
         if not least <= number <= most:
             raise errors.ConfigurationError(f"{field} is {number}.", field=field, fix=f"Use {least} to {most}.")
-    _registered[name] = LocalModel(name, _expand_path(path), context=context, threads=threads)
+    _models[name] = LocalModel(name, Path(os.path.expanduser(path)), context=context, threads=threads)
 
 
 def find_model(name: str) -> LocalModel:
     """Return a model by registered name, built-in name, or path."""
-    if (found := _registered.get(name) or TABLE.get(name.lower())) is not None:
+    if (found := _models.get(name) or _models.get(name.lower())) is not None:
         return found
     if _is_path(name):
-        return LocalModel(name, _expand_path(name), context=_CONTEXT)
+        return LocalModel(name, Path(os.path.expanduser(name)), context=_CONTEXT)
     raise errors.ModelNotFoundError(
-        f"There is no local model named {name!r}. Use one of {', '.join(sorted({*TABLE, *_registered}))}, "
+        f"There is no local model named {name!r}. Use one of {', '.join(sorted(_models))}, "
         "or the path of a GGUF file."
     )
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.lower().endswith(".gguf")
-
-
-def _expand_path(path: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # unknown user name
-        return Path(path)
 
 
 def locate_weights(model: LocalModel) -> Path | None:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from ..errors import AgentError, ConfigurationError
@@ -33,12 +34,12 @@ def import_tools(reference: str) -> list[Tool]:
         raise ConfigurationError(
             f"There is no module {module_name!r}.", field="tools", fix="Run the command where it can be imported."
         ) from error
-    for name in path.split("."):
-        if not hasattr(value, name):
-            raise ConfigurationError(
-                f"{module_name} has no {path}.", field="tools", fix="Check the name after the colon."
-            )
-        value = getattr(value, name)
+    try:
+        value = attrgetter(path)(value)
+    except AttributeError:
+        raise ConfigurationError(
+            f"{module_name} has no {path}.", field="tools", fix="Check the name after the colon."
+        ) from None
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     return [read_tool(item, path.rpartition(".")[2]) for item in values]
 

@@ -28,11 +28,11 @@ from .errors import ConnectionLog, SessionLost, connection_lost, require_sdk, ti
 from .tools import (
     MCPResult,
     MCPTool,
+    get_prompt,
     list_prompts,
     list_resources,
     make_call,
-    prompt_getter,
-    resource_reader,
+    read_resource,
     select_tools,
     validate_off_loop,
 )
@@ -288,31 +288,33 @@ class MCPServer:
 
     def resources(self) -> list[mcp_types.Resource]:
         """List the server's resources."""
-        return self._run_sync(list_resources, "listing resources", _DEFAULT_TIMEOUT)
+        return self._run_sync(list_resources, "listing resources")
 
     async def aresources(self) -> list[mcp_types.Resource]:
-        return await self._run_async(list_resources, "listing resources", _DEFAULT_TIMEOUT)
+        return await self._run_async(list_resources, "listing resources")
 
     def read_resource(self, uri: str) -> list[ContentPart]:
         """Read a resource as parts of a message."""
-        return self._run_sync(resource_reader(uri), f"resource_reader {uri}", _DEFAULT_TIMEOUT)
+        return self._run_sync(partial(read_resource, uri), f"reading the resource {uri}")
 
     async def aread_resource(self, uri: str) -> list[ContentPart]:
-        return await self._run_async(resource_reader(uri), f"resource_reader {uri}", _DEFAULT_TIMEOUT)
+        return await self._run_async(partial(read_resource, uri), f"reading the resource {uri}")
 
     def prompts(self) -> list[mcp_types.Prompt]:
         """List the server's prompts."""
-        return self._run_sync(list_prompts, "listing prompts", _DEFAULT_TIMEOUT)
+        return self._run_sync(list_prompts, "listing prompts")
 
     async def aprompts(self) -> list[mcp_types.Prompt]:
-        return await self._run_async(list_prompts, "listing prompts", _DEFAULT_TIMEOUT)
+        return await self._run_async(list_prompts, "listing prompts")
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
         """Fill in a prompt, and return its messages."""
-        return self._run_sync(prompt_getter(name, arguments), f"getting the prompt {name}", _DEFAULT_TIMEOUT)
+        return self._run_sync(partial(get_prompt, name, arguments), f"getting the prompt {name}")
 
     async def aget_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
-        return await self._run_async(prompt_getter(name, arguments), f"getting the prompt {name}", _DEFAULT_TIMEOUT)
+        return await self._run_async(
+            partial(get_prompt, name, arguments), f"getting the prompt {name}", _DEFAULT_TIMEOUT
+        )
 
     # Sessions
 
@@ -366,7 +368,7 @@ class MCPServer:
             raise connection_lost(ConnectionLog(self._label), "reading server information")
         return session.client
 
-    def _run_sync(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float) -> T:
+    def _run_sync(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float = _DEFAULT_TIMEOUT) -> T:
         """Run a request on the session's loop, and block until it is done."""
         for attempt in (1, 2):
             session = self._active_session()
@@ -385,7 +387,9 @@ class MCPServer:
                 raise
         raise AssertionError("the second attempt returns or raises")
 
-    async def _run_async(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None) -> T:
+    async def _run_async(
+        self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float | None = _DEFAULT_TIMEOUT
+    ) -> T:
         """Run a request on the session's loop, and await it."""
         for attempt in (1, 2):
             session = self._active_session()

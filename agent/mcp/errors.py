@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 from ..tools.base import ToolError
 
 if TYPE_CHECKING:
-    from mcp import Client, MCPError
+    from mcp import MCPError
 
 
 _MAX_STDERR = 4_096
@@ -213,19 +213,3 @@ def require_sdk() -> None:
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
-
-
-def create_sdk_client(transport: Any, mode: str, message_handler: Any) -> Client:
-    """Create the SDK's client. Requests from the server (sampling, elicitation, roots) are not supported."""
-    from importlib.metadata import version  # lazy: slow to import
-
-    import mcp_types
-    from mcp import Client
-
-    return Client(
-        transport,
-        mode=mode,
-        cache=None,
-        message_handler=message_handler,
-        client_info=mcp_types.Implementation(name="agent-llm-router", version=version("agent-llm-router")),
-    )

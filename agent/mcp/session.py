@@ -13,16 +13,17 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mcp_types import ToolListChangedNotification
+from mcp import Client
+from mcp_types import Implementation, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ..engine.drivers.threads import check_threads_run, start_thread
 from .errors import (
     ConnectionLog,
     connection_lost,
-    create_sdk_client,
     is_connection_closed,
     timeout_error,
     to_agent_error,
@@ -31,7 +32,6 @@ from .tools import iter_pages
 
 if TYPE_CHECKING:
     import mcp_types
-    from mcp import Client
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[ConnectionLog, Callable[[], None]], Any]
@@ -145,8 +145,12 @@ class MCPSession:
         """Connect, and hold the connection open until it is stopped or the server ends."""
         for mode in ("auto", "legacy") if self._mode == "auto" else (self._mode,):
             transport = self._connect(self.log, self._handle_server_end)
+            ours = Implementation(name="agent-llm-router", version=version("agent-llm-router"))
             try:
-                async with create_sdk_client(transport, mode, self._on_message) as client:
+                # Requests from the server (sampling, elicitation, roots) are not supported.
+                async with Client(
+                    transport, mode=mode, cache=None, message_handler=self._on_message, client_info=ours
+                ) as client:
                     await self._hold_open(client)
             except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
                 if self.opened.done():

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import override
@@ -185,19 +185,13 @@ async def iter_pages(read: Callable[..., Awaitable[Any]], items: str) -> AsyncIt
     raise ProtocolError(f"the list of {items} is endless", retryable=False)
 
 
-def resource_reader(uri: str) -> Callable[[Client], Awaitable[list[ContentPart]]]:
-    async def read(client: Client) -> list[ContentPart]:
-        return [read_contents(contents) for contents in (await client.read_resource(uri)).contents]
-
-    return read
+async def read_resource(uri: str, client: Client) -> list[ContentPart]:
+    return [read_contents(contents) for contents in (await client.read_resource(uri)).contents]
 
 
-def prompt_getter(name: str, arguments: Mapping[str, str] | None) -> Callable[[Client], Awaitable[list[Message]]]:
-    async def get(client: Client) -> list[Message]:
-        prompt = await client.get_prompt(name, dict(arguments or {}))
-        return [Message(message.role, [read_block(message.content)]) for message in prompt.messages]
-
-    return get
+async def get_prompt(name: str, arguments: Mapping[str, str] | None, client: Client) -> list[Message]:
+    prompt = await client.get_prompt(name, dict(arguments or {}))
+    return [Message(message.role, [read_block(message.content)]) for message in prompt.messages]
 
 
 T = TypeVar("T")
@@ -322,23 +316,18 @@ RISK = "agent-llm-router/risk"
 """Key of `_meta` for the risk `exec`, for which MCP has no hint."""
 
 
-class ToolClassification(NamedTuple):
-    risk: Risk
-    idempotent: bool
-
-
-def classify_tool(tool: mcp_types.Tool, trusted: bool) -> ToolClassification:
+def classify_tool(tool: mcp_types.Tool, trusted: bool) -> tuple[Risk, bool]:
     """Determine the risk of a tool, and whether it is idempotent."""
     hints = tool.annotations
     if (tool.meta or {}).get(RISK) == "exec":
-        return ToolClassification("exec", False)
+        return "exec", False
     if hints is None:
-        return ToolClassification("write", False)
+        return "write", False
     harmless = trusted and hints.read_only_hint is True
     idempotent = harmless or (trusted and hints.idempotent_hint is True)
     if hints.open_world_hint is True and (harmless or hints.destructive_hint is not True):
-        return ToolClassification("network", idempotent)
-    return ToolClassification("read" if harmless else "write", idempotent)
+        return "network", idempotent
+    return "read" if harmless else "write", idempotent
 
 
 def make_annotations(tool: Tool) -> dict[str, Any]:

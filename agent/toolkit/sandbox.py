@@ -195,9 +195,9 @@ class Folder:
     def read(self, given: str, most: int) -> bytes:
         """Read a regular file of at most `most` bytes."""
         with self.open_parent(given) as entry, self._translate_errors(given):
-            return self.read_at(entry, given, most)[0]
+            return self.read_at(entry, given, most)
 
-    def read_at(self, entry: PathEntry, given: str, most: int) -> tuple[bytes, os.stat_result]:
+    def read_at(self, entry: PathEntry, given: str, most: int) -> bytes:
         self._check_regular(entry.stat(), given)  # opening a device can have effects
         descriptor = os.open(entry.name, os.O_RDONLY | _OPEN, dir_fd=entry.folder)
         with open(descriptor, "rb") as file:
@@ -208,7 +208,7 @@ class Folder:
             data = file.read(most + 1)
         if len(data) > most:
             raise ToolError(f"{self.show(given)} has more than {most:,} bytes, which is the limit.")
-        return data, found
+        return data
 
     def _check_regular(self, found: os.stat_result, given: str) -> None:
         if stat.S_ISDIR(found.st_mode):

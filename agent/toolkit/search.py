@@ -319,7 +319,7 @@ class GrepTool(WorkspaceTool):
                 if not stat.S_ISREG(mode):
                     continue
                 try:
-                    data, _ = folder.read_at(entry, path, most)
+                    data = folder.read_at(entry, path, most)
                 except (OSError, ToolError):  # removed, unreadable, too large, or not a file
                     yield path, None
                 else:

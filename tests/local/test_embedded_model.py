@@ -323,5 +323,5 @@ def test_a_file_of_ones_own_is_asked_by_path_and_by_name(embedded: Agent) -> Non
         engines_left = dict(engines._engines)
         from agent.local import weights
 
-        weights._registered.clear()
+        del weights._models["mine"]
     assert engines_left == {}

@@ -172,4 +172,4 @@ def test_a_context_of_one_token_does_not_end_the_process() -> None:
             agent.complete("word " * 300, max_tokens=1)
     finally:
         local.unload()
-        weights._registered.clear()
+        del weights._models["tiny"]
