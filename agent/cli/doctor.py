@@ -30,7 +30,6 @@ from . import options, terminal
 from .errors import LIST_PROVIDERS, CommandError, ExitCode, remove_library_advice
 
 if TYPE_CHECKING:
-    from agent.engine.wire import WireRequest
     from agent.models import ModelFacts
 
 _DISTRIBUTION = "agent-llm-router"
@@ -149,23 +148,17 @@ def _inspect_provider(name: str) -> ProviderStatus:
         return ProviderStatus(name, "not set up", advice=_advise(str(error)))
     except Exception as error:  # an error in a plugin must not hide the other providers
         return ProviderStatus(name, "not set up", advice=f"{type(error).__name__}: {error}")
-    return ProviderStatus(name, "found" if _has_key(wire) else "not needed", _host(wire.url))
+    headers = [header.lower() for header, _ in wire.headers]
+    has_key = any(header == b"authorization" or header.endswith(b"-key") for header in headers)
+    parts = urlsplit(wire.url)
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+    return ProviderStatus(name, "found" if has_key else "not needed", address)
 
 
 def _advise(message: str) -> str:
     """Name the variables to set; if the message names none, return the message."""
     variables = list(dict.fromkeys(_VARIABLE.findall(message)))
     return f"set {' or '.join(variables)}" if variables else remove_library_advice(message)
-
-
-def _has_key(wire: WireRequest) -> bool:
-    names = [name.lower() for name, _ in wire.headers]
-    return any(name == b"authorization" or name.endswith(b"-key") for name in names)
-
-
-def _host(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
 
 
 def _test_connections(providers: Sequence[ProviderStatus], timeout: float) -> list[ProviderStatus]:

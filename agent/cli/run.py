@@ -1,4 +1,4 @@
-"""`agent run` and `agent batch` send requests; `agent check` and `agent explain` show what would happen to one."""
+"""`agent run` and `batch` send requests; `agent check` and `explain` preview one."""
 
 from __future__ import annotations
 
@@ -262,7 +262,9 @@ def batch(
             settings |= {"progress": True} if is_terminal else {"on_progress": _log_progress()}
         else:
             settings["on_status"] = _log_status()
-    given = _open_stdin() if source == "-" else source
+    if source == "-" and sys.stdin is None:
+        raise CommandError("Standard input is closed.", fix="Name a file.")
+    given = sys.stdin.buffer if source == "-" else source
     try:
         if vendor:
             assert isinstance(client, Agent)
@@ -348,12 +350,6 @@ def _raise_file_limit(concurrency: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         with suppress(ValueError, OSError):  # then requests beyond the limit fail, and can be retried
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _open_stdin() -> BinaryIO:
-    if sys.stdin is None:
-        raise CommandError("Standard input is closed.", fix="Name a file.")
-    return sys.stdin.buffer
 
 
 def _open_stdout() -> BinaryIO:

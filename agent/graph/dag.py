@@ -31,7 +31,7 @@ from ..types import (
 )
 from .diagrams import draw_mermaid, draw_text, html_page
 from .files import decode_document, encode_document, load, save
-from .node import Node, causal_order, collect_messages, collect_system_prompt, collect_tools
+from .node import Node, causal_order, collect_messages, collect_system_prompt, collect_tools, is_question
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +339,11 @@ def append_messages(dag: DAG, messages: Sequence[Message], responses: Sequence[A
             dag = dag.add(message, **({} if response is None else response_metadata(response)))
             index += 1
             results = _results(messages, index)
-            if results:
-                dag = dag.tool_execution(*(_execution(result) for result in results))
+            executions = [
+                ToolExecution(result.name or "", result.tool_call_id, result.content or "", result.is_error)
+                for result in results
+            ]
+            dag = dag.tool_execution(*executions)
         else:
             dag = dag.add(message)
             index += 1
@@ -353,13 +356,6 @@ def _results(messages: Sequence[Message], index: int) -> list[ToolResult]:
         results += [part for part in messages[index].parts if isinstance(part, ToolResult)]
         index += 1
     return results
-
-
-def _execution(result: ToolResult) -> ToolExecution:
-    shown: Any = result.content if result.content else ""
-    return ToolExecution(
-        tool_name=result.name or "", tool_use_id=result.tool_call_id, result=shown, is_error=result.is_error
-    )
 
 
 def keep_setup(dag: DAG) -> DAG:
@@ -375,13 +371,8 @@ def rewind_last_turn(dag: DAG) -> DAG | None:
     """Return the graph before the last user message; None if there is none."""
     at = dag
     while at.heads:
-        has_user_message = any(isinstance(head.data, Message) and _is_said(head.data) for head in at.heads)
+        has_question = any(map(is_question, at.heads))
         at = at.back()
-        if has_user_message:
-            return replace(at, extra=dag.extra)
+        if has_question:
+            return at
     return None
-
-
-def _is_said(message: Message) -> bool:
-    """Whether a user, not a tool, wrote the message."""
-    return message.role is Role.USER and not any(isinstance(part, ToolResult) for part in message.parts)

@@ -242,6 +242,16 @@ class Node:
         return [tool.to_dict() for tool in collect_tools(self.ancestors())]
 
 
+def is_question(node: Node) -> bool:
+    """Whether the node is a message of a user, and not a tool result."""
+    data = node.data
+    return (
+        isinstance(data, Message)
+        and data.role is Role.USER
+        and not any(isinstance(part, ToolResult) for part in data.parts)
+    )
+
+
 def collect_messages(nodes: Iterable[Node]) -> list[Message]:
     """Return the messages of nodes in causal order, ready to send."""
     return linearize([node.data for node in nodes if isinstance(node.data, Message)])

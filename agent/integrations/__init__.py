@@ -1,4 +1,7 @@
-"""Data engines: requests in the rows of a dataset, with Ray, Daft, Dask and Spark, and a ledger of answered rows."""
+"""Data engines: requests in the rows of a dataset, with a ledger of answered rows.
+
+It works with Ray, Daft, Dask and Spark, and every other engine that calls a function with columns.
+"""
 
 from __future__ import annotations
 

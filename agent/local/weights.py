@@ -210,8 +210,7 @@ def find_model(name: str) -> LocalModel:
     if _is_path(name):
         return LocalModel(name, Path(os.path.expanduser(name)), context=_CONTEXT)
     raise errors.ModelNotFoundError(
-        f"There is no local model named {name!r}. Use one of {', '.join(sorted(_models))}, "
-        "or the path of a GGUF file."
+        f"There is no local model named {name!r}. Use one of {', '.join(sorted(_models))}, or the path of a GGUF file."
     )
 
 

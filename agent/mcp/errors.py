@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp import MCPError
 
 
+E = TypeVar("E", bound=errors.AgentError)
 _MAX_STDERR = 4_096
 _MIN_SECRET = 6
 _COLOR_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -73,6 +74,15 @@ class ConnectionLog:
             parts.append(f"its last message was: {words.rpartition(chr(10))[2].strip()[-300:]}")
         return "; ".join(parts)
 
+    def make_error(self, kind: type[E], message: str, **facts: Any) -> E:
+        """Create an error that names the server."""
+        return kind(f"{self.label}: {message}", provider=self.label, **facts)
+
+    def make_end_error(self, kind: type[E], message: str) -> E:
+        """Create an error that describes how the connection ended."""
+        ending = self.describe_end()
+        return self.make_error(kind, f"{message}; {ending}" if ending else message, body=self.stderr_tail or None)
+
 
 HTTP_ERROR_KEY = "agent-llm-router/http"
 """Key of the HTTP failure in the data of an error that our HTTP client generates."""
@@ -95,41 +105,25 @@ def to_agent_error(error: BaseException, log: ConnectionLog, doing: str, seconds
         return _convert_mcp_error(error, log, doing, seconds)
     if isinstance(error, ValidationError):
         fields = sorted({".".join(map(str, problem["loc"][:4])) for problem in error.errors(include_input=False)})
-        return errors.ProtocolError(
-            f"{log.label}: the answer while {doing} violates the protocol: {', '.join(fields[:5])}",
-            provider=log.label,
-            retryable=False,
-        )
+        message = f"the answer while {doing} violates the protocol: {', '.join(fields[:5])}"
+        return log.make_error(errors.ProtocolError, message, retryable=False)
     if isinstance(error, TimeoutError):
         return timeout_error(log, doing, seconds)
     if isinstance(error, OSError):
-        return errors.ConnectionError(f"{log.label}: {log.redact(str(error))[:_MAX_TEXT]}", provider=log.label)
+        return log.make_error(errors.ConnectionError, log.redact(str(error))[:_MAX_TEXT])
     text = log.redact(str(error))[:_MAX_TEXT]
     # The SDK reports structured content that does not fit its schema, and unknown versions, as RuntimeError.
-    return errors.ProtocolError(
-        f"{log.label}: {type(error).__name__} while {doing}: {text.partition(chr(10))[0]}",
-        provider=log.label,
-        retryable=False,
-    )
+    message = f"{type(error).__name__} while {doing}: {text.partition(chr(10))[0]}"
+    return log.make_error(errors.ProtocolError, message, retryable=False)
 
 
 def timeout_error(log: ConnectionLog, doing: str, seconds: float | None) -> errors.TimeoutError:
     within = "in time" if seconds is None else f"within {seconds:g} s"
-    ending = log.describe_end()
-    return errors.TimeoutError(
-        f"{log.label}: no answer {within} while {doing}{f'; {ending}' if ending else ''}",
-        provider=log.label,
-        body=log.stderr_tail or None,
-    )
+    return log.make_end_error(errors.TimeoutError, f"no answer {within} while {doing}")
 
 
 def connection_lost(log: ConnectionLog, doing: str) -> errors.ConnectionError:
-    ending = log.describe_end()
-    return errors.ConnectionError(
-        f"{log.label}: the connection to the MCP server ended while {doing}{f'; {ending}' if ending else ''}",
-        provider=log.label,
-        body=log.stderr_tail or None,
-    )
+    return log.make_end_error(errors.ConnectionError, f"the connection to the MCP server ended while {doing}")
 
 
 def is_connection_closed(error: BaseException) -> bool:
@@ -164,36 +158,34 @@ def _convert_mcp_error(error: Any, log: ConnectionLog, doing: str, seconds: floa
         return _convert_http_error(failure, log, doing)
     if error.code == CONNECTION_CLOSED:
         if error.message != "Connection closed" and log.reason is None:
-            return errors.ConnectionError(f"{log.label}: {log.redact(error.message)}", provider=log.label)
+            return log.make_error(errors.ConnectionError, log.redact(error.message))
         return connection_lost(log, doing)
     if error.code == REQUEST_TIMEOUT and seconds is not None:
         return timeout_error(log, doing, seconds)
-    return errors.ProviderError(
-        f"{log.label}: {log.redact(error.message)[:_MAX_TEXT] or 'refused'}", provider=log.label, code=str(error.code)
-    )
+    text = log.redact(error.message)[:_MAX_TEXT] or "refused"
+    return log.make_error(errors.ProviderError, text, code=str(error.code))
 
 
 def _convert_http_error(failure: dict[str, Any], log: ConnectionLog, doing: str) -> Exception:
     status, text = failure.get("status"), log.redact(str(failure.get("text") or ""))[:_MAX_TEXT]
-    facts: dict[str, Any] = {"provider": log.label, "status_code": status, "body": text or None}
+    facts: dict[str, Any] = {"status_code": status, "body": text or None}
     if failure.get("session_lost"):
         return SessionLost(log.label)
     if status in (401, 403):
-        return errors.AuthenticationError(
-            f"{log.label}: the MCP server denied access while {doing}; pass credentials in headers= or auth=", **facts
-        )
+        message = f"the MCP server denied access while {doing}; pass credentials in headers= or auth="
+        return log.make_error(errors.AuthenticationError, message, **facts)
     if status in (404, 405, 410):
-        return errors.ConfigurationError(
-            f"{log.label}: there is no MCP server at this address.",
+        return log.make_error(
+            errors.ConfigurationError,
+            "there is no MCP server at this address.",
             field="url",
             fix="Check its path: servers usually listen at /mcp. Old servers with the SSE transport are not supported.",
             **facts,
         )
     if status is not None:
-        return errors.ConnectionError(
-            f"{log.label}: HTTP {status} while {doing}", **facts, retryable=status >= 500 or status == 429
-        )
-    return errors.ConnectionError(f"{log.label}: {text or 'no answer'}", **{**facts, "body": None})
+        retryable = status >= 500 or status == 429
+        return log.make_error(errors.ConnectionError, f"HTTP {status} while {doing}", **facts, retryable=retryable)
+    return log.make_error(errors.ConnectionError, text or "no answer")
 
 
 INSTALL = 'pip install "agent-llm-router[mcp]"'

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from ipaddress import ip_address
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
@@ -24,6 +23,7 @@ from ..engine.context import run_validation
 from ..engine.drivers.asyncio import AioRun
 from ..engine.flow import Cancel, Emit, Emitted, Failed, Finished, Flow, Now, Spawn, Wait
 from ..errors import ConfigurationError, TimeoutError, printable
+from ..providers.base import is_loopback
 from ..tools.base import AgentToolResult, Signal, Tool, ToolContext
 from ..tools.execution import RunningCall, run_with_retries
 from ..tools.functions import as_tool
@@ -67,7 +67,8 @@ class ToolServer:
         require_sdk()
         self.name: str = settings.get("name", "agent")
         self._settings = settings
-        converted = [read_tool(value) for value in ([tools] if _is_single_tool(tools) else tools)]
+        is_single = not isinstance(tools, Iterable) or isinstance(tools, Tool | dict)
+        converted = [read_tool(value) for value in ([tools] if is_single else tools)]
         hidden = () if settings.get("allow_exec", False) else ("exec",)
         self.tools: Sequence[Tool] = tuple(tool for tool in converted if tool.risk not in hidden)
         self.excluded: Sequence[str] = tuple(tool.name for tool in converted if tool.risk in hidden)
@@ -208,10 +209,6 @@ def read_tool(value: Any, name: str = "ask") -> Tool:
     return tool
 
 
-def _is_single_tool(tools: Any) -> bool:
-    return not isinstance(tools, Iterable) or isinstance(tools, Tool | dict)
-
-
 def _index_by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     found = {tool.name: tool for tool in tools}
     if len(found) < len(tools):
@@ -311,9 +308,6 @@ def _serve_stdio_server(server: Server[Any]) -> None:
 class HttpListener:
     """A running HTTP server. It stops with `close()`, at the end of `with`, or with the program."""
 
-    host: str
-    port: int
-
     def __init__(self, app: Any, host: str, port: int, token: str | None, allow_anyone: bool) -> None:
         import uvicorn  # lazy: needs the extra
 
@@ -321,14 +315,17 @@ class HttpListener:
             raise ConfigurationError(
                 "The token is shorter than 16 characters.", field="token", fix="Use secrets.token_urlsafe()."
             )
-        if not _is_loopback_host(host) and token is None and not allow_anyone:
+        address = f"[{host}]" if ":" in host else host
+        if not is_loopback(f"http://{address}") and token is None and not allow_anyone:
             raise ConfigurationError(
                 f"Any machine that reaches {host} could call the tools.",
                 field="host",
                 fix="Pass token=, listen at 127.0.0.1, or pass allow_anyone=True.",
             )
         self._socket = _bind(host, port)
-        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.host: str = host
+        self.port: int = self._socket.getsockname()[1]
+        self.url: str = f"http://{address}:{self.port}/mcp"
         config = uvicorn.Config(
             app if token is None else _TokenAuth(app, token),
             loop="asyncio",
@@ -347,11 +344,6 @@ class HttpListener:
             self._thread.join(0.005)
         if self._failure is not None:
             raise self._failure
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/mcp"
 
     @override
     @printable
@@ -407,15 +399,6 @@ class _TokenAuth:
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8")).digest()
-
-
-def _is_loopback_host(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bind(host: str, port: int) -> socket.socket:

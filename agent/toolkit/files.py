@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -196,7 +197,7 @@ def replace_text(content: str, old: str, new: str, replace_all: bool, shown: str
         raise ToolError("old_string is empty. Pass the text to replace, with enough context to be unique.")
     if old == new:
         raise ToolError("old_string and new_string are the same.")
-    offsets = _find_offsets(content, old)
+    offsets = [match.start() for match in re.finditer(re.escape(old), content)]
     if not offsets:
         raise ToolError(f"old_string is not in {shown}. It must match exactly, including whitespace.")
     if len(offsets) > 1 and not replace_all:
@@ -206,14 +207,6 @@ def replace_text(content: str, old: str, new: str, replace_all: bool, shown: str
             "Add more context, or pass replace_all=true."
         )
     return content.replace(old, new), offsets
-
-
-def _find_offsets(content: str, old: str) -> list[int]:
-    offsets, start = [], content.find(old)
-    while start >= 0:
-        offsets.append(start)
-        start = content.find(old, start + len(old))
-    return offsets
 
 
 def _line_number(content: str, place: int) -> int:

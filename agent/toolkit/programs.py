@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic, sleep
-from typing import Any, BinaryIO
+from typing import Any
 
 from typing_extensions import override
 
@@ -217,17 +217,11 @@ def _run_confined(
             except subprocess.TimeoutExpired:
                 _end_group(process)
         monitor.read_rest()
-        outcome = _read_report(report)
+        line = report.readline(10_000)  # the supervisor's first report counts
+        outcome: dict[str, Any] = json.loads(line) if line else {}
     if "refused" in outcome:
         raise ToolError(f"The program was not run, because it could not be confined: {outcome['refused']}")
     return monitor.result(outcome.get("code"))
-
-
-def _read_report(report: BinaryIO) -> dict[str, Any]:
-    """Read the first report of the supervisor."""
-    line = report.readline(10_000)
-    read: dict[str, Any] = json.loads(line) if line else {}
-    return read
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -90,7 +90,7 @@ def test_a_hint_that_reassures_is_believed_only_from_the_trusted(
 
 def test_a_server_that_says_it_runs_code_is_believed() -> None:
     tool = mcp_types.Tool(name="t", input_schema={"type": "object"}, _meta={RISK: "exec"})
-    assert classify_tool(tool, trusted=False).risk == "exec"
+    assert classify_tool(tool, trusted=False)[0] == "exec"
 
 
 @pytest.mark.parametrize(

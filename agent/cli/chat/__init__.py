@@ -17,17 +17,17 @@ import typer
 from typing_extensions import override
 
 from ...errors import AgentError
+from ...graph.node import is_question
 from ...loop.hooks import Allow, Decision, Deny
 from ...types import ContentPart, Message, TextContent
 from .. import options
 from ..errors import CommandError, ExitCode, print_remarks, report_error
 from ..terminal import RunDisplay, format_tool_call, has_colors, sanitize_line, write_line, write_note
 from .commands import complete_line, format_count, run_command
-from .records import format_nodes, is_question, load_exact, load_latest, load_models
+from .records import format_nodes, load_exact, load_latest, load_models
 from .session import ChatSession, ChatSettings, ChatTurn
 
 if TYPE_CHECKING:
-    from agent.stores import SqliteStore
     from agent.stores.base import SessionRecord
 
     from ...loop.results import RunResult
@@ -80,7 +80,12 @@ def chat(
     if continue_ and (session or new):
         raise CommandError("--continue excludes a session name and --new.", fix="Remove --continue, or the others.")
     with options.open_session_store() as store:
-        record = _load_record(store, session, continue_=continue_, new=new)
+        if continue_:
+            record: SessionRecord | None = load_latest(store)
+        else:
+            record = None if session is None else load_exact(store, session)
+        if new and record is not None:
+            raise CommandError(f"The session {session!r} exists already.", fix="Remove --new to continue it.")
         recorded = load_models(record) if record is not None else []
         settings = ChatSettings(
             create_client=lambda names: options.create_client(names, strategy),
@@ -92,15 +97,6 @@ def chat(
         chat_session = ChatSession(store, settings, record, name=None if record else session, system=system)
         repl = ChatRepl(chat_session, _open_lines(lambda: repl))
         raise typer.Exit(repl.run())
-
-
-def _load_record(store: SqliteStore, session: str | None, *, continue_: bool, new: bool) -> SessionRecord | None:
-    if continue_:
-        return load_latest(store)
-    record = None if session is None else load_exact(store, session)
-    if new and record is not None:
-        raise CommandError(f"The session {session!r} exists already.", fix="Remove --new to continue it.")
-    return record
 
 
 def _open_lines(repl: Callable[[], ChatRepl]) -> LineSource:
@@ -125,7 +121,7 @@ class ChatRepl:
     """
 
     def __init__(self, session: ChatSession, lines: LineSource) -> None:
-        self.session = session
+        self.session: ChatSession = session
         self._lines = lines
         self._attached: list[ContentPart] = []
         self._is_over = False

@@ -85,10 +85,6 @@ def _undo(repl: ChatRepl, argument: str) -> None:
     write_note(message)
 
 
-def _retry(repl: ChatRepl, argument: str) -> None:
-    repl.run_turn(repl.session.retry_turn())
-
-
 def _graph(repl: ChatRepl, argument: str) -> None:
     session = repl.session
     tree = session.load_tree()
@@ -182,16 +178,12 @@ def _help(repl: ChatRepl, argument: str) -> None:
         write_line(line)
 
 
-def _quit(repl: ChatRepl, argument: str) -> None:
-    repl.leave()
-
-
 COMMANDS: Mapping[str, ChatCommand] = {
     "model": ChatCommand(_model, "NAME…", "use another model from here on; several form a route"),
     "fork": ChatCommand(_fork, "[NAME]", "continue in a new session; the old one is unchanged"),
     "switch": ChatCommand(_switch, "[NAME]", "switch to another session; without a name, list the forks"),
     "undo": ChatCommand(_undo, "[N]", "undo the last turn, or the last N"),
-    "retry": ChatCommand(_retry, "", "repeat the last question"),
+    "retry": ChatCommand(lambda repl, _: repl.run_turn(repl.session.retry_turn()), "", "repeat the last question"),
     "graph": ChatCommand(_graph, "[FILE]", "draw the session with its forks, or write it to a .html or .json file"),
     "cost": ChatCommand(_cost, "", "show tokens and cost of the conversation and of this chat"),
     "history": ChatCommand(_history, "", "show the conversation"),
@@ -200,7 +192,7 @@ COMMANDS: Mapping[str, ChatCommand] = {
     "save": ChatCommand(_save, "FILE", "write the conversation to a .md, .txt, .json or .html file"),
     "sessions": ChatCommand(_sessions, "", "list the latest sessions"),
     "help": ChatCommand(_help, "", "show this list"),
-    "quit": ChatCommand(_quit, "", "leave, as Ctrl-D does"),
+    "quit": ChatCommand(lambda repl, _: repl.leave(), "", "leave, as Ctrl-D does"),
 }
 _ALIASES = {"exit": "quit", "q": "quit", "?": "help", "h": "help"}
 

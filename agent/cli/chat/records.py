@@ -11,10 +11,10 @@ from secrets import choice
 from typing import Any
 
 from ...errors import ConfigurationError
-from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolExecution, ToolResultContent
+from ...graph import DAG, Message, Node, Role, SystemPrompt, ToolExecution
 from ...graph.diagrams import draw_text
 from ...graph.files import decode_nodes, encode_node
-from ...graph.node import causal_order, link_messages
+from ...graph.node import causal_order, is_question, link_messages
 from ...stores.base import ConflictError, SessionNotFoundError, SessionRecord, check_session_id
 from ...stores.files import replace_file
 from ...stores.sqlite import SqliteStore
@@ -87,16 +87,6 @@ def decode_dag(record: SessionRecord) -> DAG:
     """Return the current conversation of a record."""
     nodes = decode_nodes(record.nodes)
     return DAG(tuple(nodes[id] for id in record.heads))
-
-
-def is_question(node: Node) -> bool:
-    """Whether the node is a message of the user, and not a tool result."""
-    data = node.data
-    return (
-        isinstance(data, Message)
-        and data.role is Role.USER
-        and not any(isinstance(part, ToolResultContent) for part in data.parts)
-    )
 
 
 def find_instructions(dag: DAG) -> str | None:

@@ -14,6 +14,7 @@ from ...errors import AgentError, ConfigurationError
 from ...graph import DAG, Message
 from ...graph.dag import rewind_last_turn
 from ...graph.files import decode_nodes
+from ...graph.node import is_question
 from ...loop.hooks import BeforeToolCall
 from ...loop.results import RunResult
 from ...loop.streams import RunStream
@@ -28,7 +29,6 @@ from .records import (
     SpendingTotal,
     create_fork,
     find_instructions,
-    is_question,
     load_by_prefix,
     load_tree,
     make_title,
