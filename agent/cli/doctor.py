@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import socket
@@ -234,10 +233,12 @@ def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 def _default_model() -> str:
     try:
-        return options.check_model_name(options.default_model())
+        name = options.default_model()
     except CommandError as error:
-        # An invalid AGENT_MODEL is not printed: it may be a key in the wrong variable.
-        return f"{'AGENT_MODEL is not a model name' if os.environ.get('AGENT_MODEL') else 'none'}. {error.fix}"
+        return f"none. {error.fix}"
+    provider, _, model = name.partition(":")
+    # An invalid AGENT_MODEL is not printed: it may be a key in the wrong variable.
+    return name if provider and model else "AGENT_MODEL is not a model name. Write provider:model; see: agent models"
 
 
 # Models

@@ -172,7 +172,7 @@ def create_client(models: Sequence[str] = (), strategy: str | None = None, **set
 
 
 def create_agent(name: str, **settings: Any) -> Agent:
-    return Agent(check_model_name(name), **{setting: value for setting, value in settings.items() if value is not None})
+    return Agent(name, **{setting: value for setting, value in settings.items() if value is not None})
 
 
 def create_router(agents: Sequence[Agent], strategy: str | None = None) -> Router:
@@ -222,16 +222,6 @@ def is_embedded_installed() -> bool:
     """Whether the engine and the weights exist; `agent local status` also verifies the weights."""
     weights = locate_weights(SMOLLM2)
     return engine_version() is not None and weights is not None and weights.exists()
-
-
-def check_model_name(name: str) -> str:
-    """Return the name if it has the form `provider:model`."""
-    provider, colon, model = name.partition(":")
-    if not colon or not provider or not model:
-        raise CommandError(
-            f"{name!r} is not a model name.", fix="Write provider:model, such as openai:gpt-5.2; see: agent models"
-        )
-    return name
 
 
 # Files

@@ -70,12 +70,11 @@ def _is_in_order(messages: Sequence[Message]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A message and the results of its tool calls."""
+    """A message, its tool calls and their results."""
 
     message: Message
-    calls: list[ToolCall] = field(default_factory=list)
-    results: dict[int, ToolResult] = field(default_factory=dict)
-    """By index of the call."""
+    calls: list[ToolCall]
+    results: list[ToolResult | None]
 
 
 def _reorder(messages: Sequence[Message]) -> list[Message]:
@@ -83,64 +82,57 @@ def _reorder(messages: Sequence[Message]) -> list[Message]:
     open_calls: dict[str, list[tuple[_Turn, int]]] = {}
     answered: set[str] = set()
     for message in messages:
-        original = message.parts
         parts: list[Part] = []
-        for part in original:
+        for part in message.parts:
             if not isinstance(part, ToolResult):
                 parts.append(part)
-                continue
-            waiting = open_calls.get(part.tool_call_id)
-            if waiting:
+            elif waiting := open_calls.get(part.tool_call_id):
                 turn, place = waiting.pop()  # the latest call, which is the nearest in causal order
                 turn.results[place] = part
                 answered.add(part.tool_call_id)
-            elif part.tool_call_id not in answered:
-                parts.append(_result_as_text(part))
+            elif part.tool_call_id not in answered:  # a result without a call in this conversation
+                parts.append(TextContent(text=f"[{part.name or 'a tool'} returned: {part.text}]"))
         if not parts:
             continue
-        turn = _Turn(message if parts == list(original) else _replace_parts(message, parts))
+        if parts != list(message.parts):
+            role = Role.USER if message.role is Role.TOOL else message.role
+            message = message.model_copy(update={"content": tuple(parts), "role": role, "tool_call_id": None})
+        is_assistant = message.role is Role.ASSISTANT
+        calls = [part for part in parts if isinstance(part, ToolCall)] if is_assistant else []
+        turn = _Turn(message, calls, [None] * len(calls))
         turns.append(turn)
-        if message.role is Role.ASSISTANT:
-            turn.calls = [part for part in parts if isinstance(part, ToolCall)]
-            for place, call in enumerate(turn.calls):
-                open_calls.setdefault(call.id, []).append((turn, place))
+        for place, call in enumerate(calls):
+            open_calls.setdefault(call.id, []).append((turn, place))
     return _build_messages(turns)
-
-
-def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
-    role = Role.USER if message.role is Role.TOOL else message.role
-    return message.model_copy(update={"content": tuple(parts), "role": role, "tool_call_id": None})
-
-
-def _result_as_text(result: ToolResult) -> TextContent:
-    """Convert a result without a call in this conversation to text."""
-    return TextContent(text=f"[{result.name or 'a tool'} returned: {result.text}]")
 
 
 def _build_messages(turns: Sequence[_Turn]) -> list[Message]:
     out: list[Message] = []
     used: set[str] = set()
-    for number, turn in enumerate(turns):
-        if not turn.calls:
-            out.append(turn.message)
-            continue
-        names = {place: _unique_id(call.id, used) for place, call in enumerate(turn.calls)}
-        out.append(_rename_calls(turn, names))
-        last = number == len(turns) - 1
-        for place, call in enumerate(turn.calls):
-            result = turn.results.get(place)
+    for turn in turns:
+        ids = [_make_unique(call.id, used) for call in turn.calls]
+        message = turn.message
+        if ids != [call.id for call in turn.calls]:
+            rest = iter(ids)
+            parts = (
+                part.model_copy(update={"id": next(rest)}) if isinstance(part, ToolCall) else part
+                for part in message.parts
+            )
+            message = message.model_copy(update={"content": tuple(parts)})
+        out.append(message)
+        for call, id, result in zip(turn.calls, ids, turn.results, strict=True):
             if result is None:
-                if last:
+                if turn is turns[-1]:
                     continue  # the result is pending
-                result = ToolResult(tool_call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
-            if result.tool_call_id != names[place]:
-                result = result.model_copy(update={"tool_call_id": names[place]})
+                result = ToolResult(tool_call_id=id, name=call.name, content=NO_RESULT, is_error=True)
+            elif result.tool_call_id != id:
+                result = result.model_copy(update={"tool_call_id": id})
             out.append(Message(Role.TOOL, (result,)))
     return out
 
 
-def _unique_id(id: str, used: set[str]) -> str:
-    """Return a unique call id, since branches may have used the same one."""
+def _make_unique(id: str, used: set[str]) -> str:
+    """Return an unused call id, since branches may have used the same one."""
     name, number = id, 1
     while name in used:
         number += 1
@@ -149,28 +141,7 @@ def _unique_id(id: str, used: set[str]) -> str:
     return name
 
 
-def _rename_calls(turn: _Turn, names: dict[int, str]) -> Message:
-    if all(call.id == names[place] for place, call in enumerate(turn.calls)):
-        return turn.message
-    place = -1
-    parts: list[Part] = []
-    for part in turn.message.parts:
-        if isinstance(part, ToolCall):
-            place += 1
-            part = part if part.id == names[place] else part.model_copy(update={"id": names[place]})
-        parts.append(part)
-    return turn.message.model_copy(update={"content": tuple(parts)})
-
-
 _NOTHING: Mapping[str, Any] = FrozenDict()
-
-
-def _new_id() -> str:
-    return os.urandom(12).hex()
-
-
-def _now() -> float:
-    return datetime.now(UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -182,8 +153,8 @@ class Node:
 
     parents: tuple[Node, ...]
     data: NodeData
-    id: str = field(default_factory=_new_id)
-    timestamp: float = field(default_factory=_now)
+    id: str = field(default_factory=lambda: os.urandom(12).hex())
+    timestamp: float = field(default_factory=lambda: datetime.now(UTC).timestamp())
     """Unix timestamp in seconds, for display only."""
     metadata: Mapping[str, Any] = _NOTHING
     """For example `usage`, `cost`, `model`, `latency_ms`."""

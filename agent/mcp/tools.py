@@ -393,10 +393,23 @@ def select_tools(
 
 
 def _create_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
+    risk, idempotent = classify_tool(tool, settings.get("trust", False))
     try:
         for schema in (tool.input_schema, tool.output_schema):
             check_limits(schema)
-        made = _convert_tool(server, tool, name, settings)
+        made = MCPTool(
+            name=name,
+            description=tool.description or tool.title or "",
+            parameters=tool.input_schema,
+            timeout=settings.get("timeout"),
+            risk=settings.get("risk", risk),
+            idempotent=idempotent,
+            original=tool.name,
+            title=tool.title or (tool.annotations.title if tool.annotations is not None else None),
+            output_schema=tool.output_schema,
+            server=server,
+            definition=tool,
+        )
         made.spec  # noqa: B018  # computed early, to report an invalid description
     except ConfigurationError as error:
         raise ConfigurationError(
@@ -405,20 +418,3 @@ def _create_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: S
             fix=f"Exclude it: without=[{tool.name!r}].",
         ) from error
     return made
-
-
-def _convert_tool(server: MCPServer, tool: mcp_types.Tool, name: str, settings: ServerSettings) -> MCPTool:
-    risk, idempotent = classify_tool(tool, settings.get("trust", False))
-    return MCPTool(
-        name=name,
-        description=tool.description or tool.title or "",
-        parameters=tool.input_schema,
-        timeout=settings.get("timeout"),
-        risk=settings.get("risk", risk),
-        idempotent=idempotent,
-        original=tool.name,
-        title=tool.title or (tool.annotations.title if tool.annotations is not None else None),
-        output_schema=tool.output_schema,
-        server=server,
-        definition=tool,
-    )

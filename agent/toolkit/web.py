@@ -40,7 +40,6 @@ _TEXT_SUBTYPES = frozenset({
 _CHARSET = re.compile(rb"""charset\s{0,5}=\s{0,5}["']?([\w.:-]{1,40})""", re.I)
 _NAME = re.compile(r"(/?)([a-zA-Z][a-zA-Z0-9:-]{0,40})")
 _LINK = re.compile(r"""\shref\s{0,5}=\s{0,5}(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""", re.I)
-_LOWERCASE = {number: number + 32 for number in range(ord("A"), ord("Z") + 1)}
 _MAX_LINK = 500
 
 
@@ -52,7 +51,6 @@ class _Page:
 
     def __init__(self, page: str) -> None:
         self._page = page
-        self._lowercase = page.translate(_LOWERCASE)  # not lower(), which can change the length
         self._pieces: list[str] = []
         self._links: list[str] = []
         self._title = ""
@@ -63,15 +61,11 @@ class _Page:
             start = self._page.find("<", at)
             if start < 0:
                 start = len(self._page)
-            self._append_text(at, start)
+            self._pieces.append(re.sub(r"\s+", " ", _unescape(self._page[at:start])))
             at = self._skip_markup(start)
         lines = [re.sub(r"[ \t]+", " ", line).strip() for line in "".join(self._pieces).split("\n")]
         words = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
         return f"# {self._title}\n\n{words}" if self._title else words
-
-    def _append_text(self, start: int, end: int) -> None:
-        if start < end:
-            self._pieces.append(re.sub(r"\s+", " ", _unescape(self._page[start:end])))
 
     def _skip_markup(self, start: int) -> int:
         """Skip the markup that starts with `<`; return where to continue."""
@@ -85,7 +79,7 @@ class _Page:
             self._pieces.append(page[start : start + 1])
             return start + 1
         end = self._end_of_tag(start)
-        name, closing = named[2].translate(_LOWERCASE), bool(named[1])
+        name, closing = named[2].lower(), bool(named[1])
         if name in _BLOCK_ELEMENTS:
             self._pieces.append("\n- " if name == "li" and not closing else "\n")
         elif name == "a":
@@ -109,9 +103,10 @@ class _Page:
 
     def _skip_element(self, name: str, start: int) -> int:
         """Skip an invisible element."""
-        end = self._lowercase.find(f"</{name}", start)
-        if end < 0:
+        found = re.compile(f"</{name}", re.I | re.A).search(self._page, start)
+        if found is None:
             return len(self._page)
+        end = found.start()
         if name == "title" and not self._title:
             self._title = " ".join(_unescape(self._page[start:end]).split())[:_MAX_LINK]
         return self._after(">", end)

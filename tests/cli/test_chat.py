@@ -107,7 +107,7 @@ def test_a_missing_key_is_told_in_one_line_and_ends_with_the_code_for_it(runner:
         (("chat", "x", "--continue"), "--continue excludes a session name"),
         (("chat", "--tool", "json"), "is not a reference"),
         (("chat", "--tool", "json:nothing"), "has no 'nothing'"),
-        (("chat", "-m", "nocolon"), "is not a model name"),
+        (("chat", "-m", "nocolon"), "does not name a provider and a model"),
         (("chat", "--frobnicate"), "--frobnicate"),
     ],
 )

@@ -112,16 +112,12 @@ def sum_spending(nodes: Sequence[Node]) -> SpendingTotal:
 
 def make_title(text: str) -> str:
     """Shorten a question to a one-line title."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
+    return truncate(" ".join(text.split()), _MAX_TITLE)
 
 
 def load_models(record: SessionRecord) -> list[str]:
     """Return the models that a stored session last used."""
-    models = record.metadata.get(MODELS)
-    if isinstance(models, list | tuple) and all(isinstance(model, str) for model in models):
-        return list(models)
-    return []
+    return [str(model) for model in record.metadata.get(MODELS) or ()]
 
 
 # Lookup
@@ -138,7 +134,7 @@ def summarize_record(record: SessionRecord) -> SessionSummary:
         id=record.id,
         title=title,
         turns=len(questions),
-        model=models[-1] if models else ", ".join(map(str, record.metadata.get(MODELS) or ())),
+        model=models[-1] if models else ", ".join(load_models(record)),
         updated_at=record.updated_at,
         cost=sum_spending(nodes).cost,
         forked_from=str(forked_from) if forked_from else None,
@@ -205,9 +201,9 @@ def _join_ids(ids: Sequence[str]) -> str:
 # Forks
 
 
-def random_session_id(prefix: str = "chat") -> str:
+def random_session_id() -> str:
     """Return a short random id. It may be taken."""
-    return f"{prefix}-{''.join(choice(_ID_ALPHABET) for _ in range(5))}"
+    return f"chat-{''.join(choice(_ID_ALPHABET) for _ in range(5))}"
 
 
 def create_fork(
