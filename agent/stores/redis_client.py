@@ -215,7 +215,7 @@ class RedisClient(ForkSafe):
 
 
 class FailFastClient:
-    """Runs scripts until the server cannot be reached; then fails at once, and probes it in the background.
+    """Runs scripts. While the server cannot be reached, it fails at once, and probes it in the background.
 
     A server that refuses a script, because it is full or read-only, replies fast and stays in use.
     """
