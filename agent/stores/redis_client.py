@@ -214,6 +214,14 @@ class RedisClient(ForkSafe):
             self._process, self._idle, self._flights = os.getpid(), [], WeakKeyDictionary()
 
 
+class RedisDownError(ConnectionError):
+    """The server is down, so nothing was sent to it."""
+
+
+REFUSALS: tuple[type[Exception], ...] = (RedisDownError, ResponseError)
+"""Errors after which a script has certainly changed nothing."""
+
+
 class FailFastClient:
     """Runs scripts. While the server cannot be reached, it fails at once, and probes it in the background.
 
@@ -254,7 +262,7 @@ class FailFastClient:
             if monotonic() >= self._probe_at:
                 self._probe_at = monotonic() + _PROBE_SECONDS
                 self._client.connect(self._finish_probe)
-            raise ConnectionError("Redis could not be reached")
+            raise RedisDownError("Redis could not be reached")
 
     def _finish_probe(self, error: Exception | None) -> None:
         if error is None:

@@ -27,7 +27,7 @@ from agent.stores import (
 )
 from agent.testing import scripted_agent
 from agent.testing.stores import STORE_CASES, check_store
-from tests.support.redis_server import ExternalServer, RedisServer, open_server
+from tests.support.redis_server import ExternalServer, RedisServer, break_server, open_server, repair_server
 
 
 def make_name() -> str:
@@ -241,28 +241,6 @@ FAULTS: dict[str, tuple[type[StoreError], str | None]] = {
     "full": (StoreFullError, "OOM"),
     "read-only": (StoreError, "READONLY"),
 }
-
-
-def break_server(server: RedisServer, fault: str) -> None:
-    with server.client() as client:
-        if fault == "full":
-            client.config_set("maxmemory", 1)
-        if fault == "read-only":
-            client.replicaof("127.0.0.1", 1)
-    if fault == "stopped":
-        server.stop()
-    if fault == "paused":
-        server.pause()
-
-
-def repair_server(server: RedisServer, fault: str) -> None:
-    if fault == "stopped":
-        server.start()
-    if fault == "paused":
-        server.resume()
-    with server.client() as client:
-        client.config_set("maxmemory", 0)
-        client.replicaof("NO", "ONE")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -106,3 +106,28 @@ class RedisServer(ExternalServer):
     def close(self) -> None:
         self.stop()
         self._directory.cleanup()
+
+
+# Faults: "stopped", "paused", "full" and "read-only"
+
+
+def break_server(server: RedisServer, fault: str) -> None:
+    with server.client() as client:
+        if fault == "full":
+            client.config_set("maxmemory", 1)
+        if fault == "read-only":
+            client.replicaof("127.0.0.1", 1)
+    if fault == "stopped":
+        server.stop()
+    if fault == "paused":
+        server.pause()
+
+
+def repair_server(server: RedisServer, fault: str) -> None:
+    if fault == "stopped":
+        server.start()
+    if fault == "paused":
+        server.resume()
+    with server.client() as client:
+        client.config_set("maxmemory", 0)
+        client.replicaof("NO", "ONE")
