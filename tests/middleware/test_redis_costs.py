@@ -137,7 +137,7 @@ def test_all_of_the_usage_is_added_up(server: ExternalServer) -> None:
     )  # fmt: skip
     attempts = [Attempt(target="m", usage=usage, cost=0.5), Attempt(target="n", usage=Usage(prompt_tokens=1))]
     tracker = RedisCostTracker(server.url, name=make_name(), per="user", timeout=20.0)
-    users: list[Any] = ["amy", None, 7, True, ["odd"], object()]
+    users: list[Any] = ["amy", None, 7, True, FrozenList(["odd"]), object()]
     for user in users:
         tracker._unsent = tracker._sum_attempts(attempts, {"user": user})
         tracker.flush()
@@ -146,7 +146,7 @@ def test_all_of_the_usage_is_added_up(server: ExternalServer) -> None:
     assert tracker.total == Spending(6, whole, 3.0, 6)
     assert tracker.by_target()["m"] == Spending(6, sum([usage] * 5, usage), 3.0, 0)
     assert {"amy", None, 7, True, FrozenList(["odd"])} <= tracker.by_value().keys()
-    assert tracker.get_spend(["odd"]) == 0.5
+    assert tracker.get_spend(FrozenList(["odd"])) == 0.5
 
 
 # Keys
