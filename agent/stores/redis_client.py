@@ -44,6 +44,7 @@ TIMEOUTS: tuple[type[Exception], ...] = (RedisTimeoutError, TimeoutError)
 _Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
 _Request: TypeAlias = "tuple[asyncio.Future[Any], RedisScript, tuple[Any, ...]]"
 _MOST_IDLE = 128
+_TEMPORARY = ("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PROBE_SECONDS = 1.0
 """Seconds between attempts to reach a server that is down."""
@@ -62,7 +63,7 @@ def check_namespace(name: str) -> None:
 def convert_redis_error(error: Exception) -> StoreError:
     """Convert an error of `FAILURES` to a StoreError."""
     code = getattr(error, "status_code", None) or str(error).partition(" ")[0]
-    if isinstance(error, ResponseError | AuthenticationError):
+    if isinstance(error, ResponseError | AuthenticationError) and code not in _TEMPORARY:
         if code == "OOM":
             return StoreFullError("Redis is full (maxmemory). The stored data is unchanged.", code=code)
         return StoreError(f"Redis refused a request: {error}.", code=code if code.isupper() else None)

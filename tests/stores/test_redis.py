@@ -27,7 +27,7 @@ from agent.stores import (
 )
 from agent.testing import scripted_agent
 from agent.testing.stores import STORE_CASES, check_store
-from tests.support.redis_server import ExternalServer, RedisServer, break_server, open_server, repair_server
+from tests.support.redis_server import ExternalServer, RedisServer, break_server, find_port, open_server, repair_server
 
 
 def make_name() -> str:
@@ -184,6 +184,26 @@ def test_keys_share_a_slot_and_stay_unless_sessions_expire(own_server: RedisServ
         assert client.zrange("agent:{store:brief}:i", 0, -1) == [b"u"], "without a listing, too"
         brief.delete("u")
         assert client.keys("*") == []
+
+
+def test_a_node_of_a_cluster_runs_all_scripts() -> None:
+    server = RedisServer("--cluster-enabled", "yes", "--cluster-port", str(find_port()))
+    try:
+        with server.client() as client:
+            with pytest.raises(StoreUnavailableError, match="ClusterDownError"):
+                RedisStore(server.url)
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                RedisStore(server.url).delete("unknown")
+            except SessionNotFoundError:
+                break
+            except StoreUnavailableError:
+                time.sleep(0.05)
+        check_store(lambda: RedisStore(server.url, name=make_name(), timeout=20.0))
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("part", ["s", "r", "n"])
