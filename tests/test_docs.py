@@ -45,6 +45,7 @@ from agent.providers import compatible, find_server_dialect
 from agent.providers.scripted import Line
 from agent.testing import Answer, LoopbackServer, VendorScript
 from agent.types import ToolCall
+from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,6 +99,13 @@ def vendor(request: WireRequest) -> Answer:
 def server() -> Iterator[LoopbackServer]:
     with LoopbackServer(vendor) as running:
         yield running
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    running = RedisServer()
+    yield running
+    running.close()
 
 
 @pytest.fixture
@@ -183,9 +191,14 @@ def short(path: Path) -> str:
 @pytest.mark.malformed
 @pytest.mark.usefixtures("at_a_readers_desk")
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_every_python_block_of_a_page_runs(page: Path) -> None:
+def test_every_python_block_of_a_page_runs(
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    for block in find_fenced_blocks(page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    if "REDIS_URL" in text:
+        monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_server").url)
+    for block in find_fenced_blocks(text):
         run(block, page, names)
 
 

@@ -1,4 +1,4 @@
-"""Response cache: `Cache`, with stores in memory and in a SQLite file.
+"""Response cache: `Cache`, with stores in memory and in a SQLite file; `redis_cache` has one in Redis.
 
 Only complete responses are cached that survive a round trip through JSON. A cached response costs nothing; its usage
 still counts the tokens of the original request.
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ..engine.flow import Flow, Invoke
+from ..engine.flow import Flow, Invoke, Query
 from ..engine.locks import ForkSafe, close_before_fork
 from ..errors import AgentError, ConfigurationError
 from ..stores.files import create_private_file
@@ -39,7 +39,10 @@ _WRITES_PER_CLEANUP = 256
 
 
 class ResponseStore(Protocol):
-    """Interface of a store for cached responses. Methods may be async."""
+    """Interface of a store for cached responses.
+
+    Methods may be async. A store for both kinds of callers has plain methods, and async methods `aget` and `aput`.
+    """
 
     @property
     def blocking(self) -> bool:
@@ -308,8 +311,10 @@ class Cache(ForkSafe, Middleware):
             key = f"{_KEY_VERSION}:{call.fingerprint(request)}"
         except (AgentError, ValueError, TypeError):
             return None  # the request cannot be encoded; sending it reports the error
-        text = yield from self._call_store(self._store.get, key, self._clock())
+        text = yield from self._call_store("get", key, self._clock())
         response = None if text is None else _load_response(text, request)
+        if text is not None and response is None:
+            logging.getLogger("agent").warning("a cached response is damaged")
         if response is None:
             call.state["key"], call.state["schema"] = key, request.output_schema
             self._count("misses")
@@ -326,13 +331,17 @@ class Cache(ForkSafe, Middleware):
         if text is not None:
             now = self._clock()
             expires = None if self._ttl is None else now + self._ttl
-            if (yield from self._call_store(self._store.put, key, text, now, expires, result=True)):
+            if (yield from self._call_store("put", key, text, now, expires, result=True)):
                 self._count("stored")
 
-    def _call_store(self, method: Callable[..., Any], *args: Any, result: Any = None) -> Flow[Any]:
+    def _call_store(self, name: str, *args: Any, result: Any = None) -> Flow[Any]:
         """Call a method of the store, and return its value or `result`; None if it failed."""
+        method, on_loop = getattr(self._store, name), getattr(self._store, f"a{name}", None)
         try:
-            value = yield from Invoke(method, args, blocking=self._store.blocking)
+            if on_loop is None:
+                value = yield from Invoke(method, args, blocking=self._store.blocking)
+            else:
+                value = yield from Query(method, on_loop, args)
         except Exception as error:
             if getattr(error, "deadline", False):
                 raise

@@ -79,12 +79,14 @@ class Throttle(ForkSafe, Middleware):
         call.state["slot"] = slot
 
     @override
-    def after(self, response: AgentResponse, call: CallInfo) -> None:
+    def after(self, response: AgentResponse, call: CallInfo) -> Flow[None] | None:
         self._settle(call)
+        return None
 
     @override
-    def on_error(self, error: Exception, call: CallInfo) -> None:
+    def on_error(self, error: Exception, call: CallInfo) -> Flow[None] | None:
         self._settle(call)
+        return None
 
     def _settle(self, call: CallInfo) -> None:
         """Count the actual requests and tokens of a call: none if nothing was sent, several if it was retried."""
@@ -103,14 +105,25 @@ class Throttle(ForkSafe, Middleware):
 
     def _reserve(self, tokens: int, now: float, latest: float) -> _Slot:
         with self._lock:
-            while self._slots and self._slots[0].at <= now - WINDOW:
-                self._slots.popleft()
+            self._forget_old(now)
             at = self._earliest(tokens, now)
             if at > now and at >= latest:
                 raise self._rate_limit_error(at - now)
             slot = _Slot(at, tokens)
             self._slots.append(slot)
             return slot
+
+    def _record(self, at: float, tokens: int, now: float) -> _Slot:
+        """Note a request whose send time was decided elsewhere."""
+        with self._lock:
+            self._forget_old(now)
+            slot = _Slot(at, tokens)
+            self._slots.append(slot)
+            return slot
+
+    def _forget_old(self, now: float) -> None:
+        while self._slots and self._slots[0].at <= now - WINDOW:
+            self._slots.popleft()
 
     def _earliest(self, tokens: int, now: float) -> float:
         """Earliest send time of a request, after all earlier requests."""
@@ -214,24 +227,29 @@ class CostTracker(ForkSafe, Middleware):
             self._values.clear()
 
     @override
-    def before(self, request: AgentRequest, call: CallInfo) -> None:
+    def before(self, request: AgentRequest, call: CallInfo) -> Flow[None] | None:
         if self._budget is None or call.counting:
-            return
+            return None
         value = self._metadata_value(call.request.metadata)
-        spent = self.get_spend(value)
-        if spent >= self._budget:
+        self._check_budget(value, self._budget, self.get_spend(value))
+        return None
+
+    @override
+    def after(self, response: AgentResponse, call: CallInfo) -> Flow[None] | None:
+        self._add(call)
+        return None
+
+    @override
+    def on_error(self, error: Exception, call: CallInfo) -> Flow[None] | None:
+        self._add(call)
+        return None
+
+    def _check_budget(self, value: Any, budget: float, spent: float) -> None:
+        if spent >= budget:
             owner = "" if self._per is None else f" of {self._per}={value!r}"
             raise errors.BudgetExceededError(
-                f"The budget{owner} is spent: ${spent:.6f} of ${self._budget:g}. Nothing was sent."
+                f"The budget{owner} is spent: ${spent:.6f} of ${budget:g}. Nothing was sent."
             )
-
-    @override
-    def after(self, response: AgentResponse, call: CallInfo) -> None:
-        self._add(call)
-
-    @override
-    def on_error(self, error: Exception, call: CallInfo) -> None:
-        self._add(call)
 
     def _add(self, call: CallInfo) -> None:
         attempts = call.attempts

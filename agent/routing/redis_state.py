@@ -382,7 +382,7 @@ class RedisState:
         self._retention = round(retention * 1000)
         self._admit = RedisScript(_ADMIT)
         self._exchange = RedisScript(_EXCHANGE)
-        self._client = RedisClient(url, timeout, [self._admit, self._exchange])
+        self._client = RedisClient(url, timeout, [self._admit, self._exchange], field="state")
         self._client.connect()  # connecting can take longer than a call may wait
         self._uses_callers_clock = False
         """Whether requests state the time, for tests in virtual time."""

@@ -1,4 +1,4 @@
-"""Session stores: in memory, in a SQLite file, or your own implementation of `Store`.
+"""Session stores: in memory, in a SQLite file, in Redis, or your own implementation of `Store`.
 
 ```python
 from agent.stores import MemoryStore
@@ -27,6 +27,7 @@ from .base import (
     StoreBusyError,
     StoreError,
     StoreFullError,
+    StoreUnavailableError,
     UnknownFormatError,
     check_session_id,
     is_same_row,
@@ -38,6 +39,7 @@ from .memory import MemoryStore
 from .search import SearchTerms, extract_text
 
 if TYPE_CHECKING:
+    from .redis import RedisStore
     from .sqlite import SqliteStore
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "CorruptStoreError",
     "MemoryStore",
     "NodeExistsError",
+    "RedisStore",
     "Row",
     "SearchHit",
     "SearchTerms",
@@ -55,6 +58,7 @@ __all__ = [
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
+    "StoreUnavailableError",
     "UnknownFormatError",
     "check_session_id",
     "extract_text",
@@ -72,6 +76,10 @@ if not TYPE_CHECKING:
             from .sqlite import SqliteStore  # lazy: avoids importing sqlite3 unless it is used
 
             return SqliteStore
+        if name == "RedisStore":
+            from .redis import RedisStore  # lazy: redis is an extra
+
+            return RedisStore
         if name.startswith("__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from .._missing_names import create_import_error  # lazy: only misspelled names need it

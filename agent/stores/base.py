@@ -210,8 +210,17 @@ class StoreBusyError(StoreError):
     _retryable_by_default: ClassVar[bool] = True
 
 
+class StoreUnavailableError(StoreError):
+    """The server cannot be reached.
+
+    If the connection broke while a change was in flight, it may have been made: load the session before trying again.
+    """
+
+    _retryable_by_default: ClassVar[bool] = True
+
+
 class StoreFullError(StoreError):
-    """The disk is full."""
+    """The disk, or the memory of the server, is full."""
 
 
 class CorruptStoreError(StoreError):

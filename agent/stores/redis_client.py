@@ -7,7 +7,9 @@ timeouts would add up.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,31 +21,57 @@ from weakref import WeakKeyDictionary
 
 from ..engine.locks import ForkSafe
 from ..errors import ConfigurationError
+from .base import StoreError, StoreFullError, StoreUnavailableError
 
 try:
     from redis import ConnectionPool
     from redis.backoff import NoBackoff
-    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
     from redis.retry import Retry
 except ImportError as _missing:
     raise ConfigurationError(
-        "Shared state in Redis needs the package redis.",
-        field="state",
+        "Redis needs the package redis.",
+        field="url",
         fix="Install the extra: pip install 'agent-llm-router[redis]'.",
     ) from _missing
 
 FAILURES: tuple[type[Exception], ...] = (RedisError, OSError)
 """Errors of a server that cannot be used."""
+TIMEOUTS: tuple[type[Exception], ...] = (RedisTimeoutError, TimeoutError)
+"""Errors of a server that does not reply in time."""
 
 _Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
 _Request: TypeAlias = "tuple[asyncio.Future[Any], RedisScript, tuple[Any, ...]]"
 _MOST_IDLE = 128
+_TEMPORARY = ("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PROBE_SECONDS = 1.0
+"""Seconds between attempts to reach a server that is down."""
 _FRESH_SECONDS = 1.0
 """Seconds without use after which a connection is checked before it is used."""
 
 
+def check_namespace(name: str) -> None:
+    """Raise a ConfigurationError unless the name can be part of keys."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"The name {name!r} is invalid.", field="name", fix="Use 1 to 64 letters, digits, and the characters _ . -"
+        )
+
+
+def convert_redis_error(error: Exception) -> StoreError:
+    """Convert an error of `FAILURES` to a StoreError."""
+    code = getattr(error, "status_code", None) or str(error).partition(" ")[0]
+    if isinstance(error, ResponseError | AuthenticationError) and code not in _TEMPORARY:
+        if code == "OOM":
+            return StoreFullError("Redis is full (maxmemory). The stored data is unchanged.", code=code)
+        return StoreError(f"Redis refused a request: {error}.", code=code if code.isupper() else None)
+    return StoreUnavailableError(f"Redis cannot be reached: {type(error).__name__}: {error}.")
+
+
 class RedisScript:
-    """A Lua script that runs on one JSON document."""
+    """A Lua script with one key, from which it derives others, and arguments."""
 
     def __init__(self, text: str) -> None:
         self.text: str = text
@@ -56,7 +84,7 @@ class RedisClient(ForkSafe):
     Connections are opened in threads, so that a caller can stop waiting for them.
     """
 
-    def __init__(self, url: str, timeout: float, scripts: Sequence[RedisScript]) -> None:
+    def __init__(self, url: str, timeout: float, scripts: Sequence[RedisScript], *, field: str = "url") -> None:
         super().__init__()
         self._timeout = timeout
         self._scripts = tuple(scripts)
@@ -72,7 +100,7 @@ class RedisClient(ForkSafe):
             )
         except ValueError as error:
             raise ConfigurationError(
-                f"The URL of the shared state is invalid: {error}.", field="state", fix="Use redis://host:port/db."
+                f"The URL of Redis is invalid: {error}.", field=field, fix="Use redis://host:port/db."
             ) from None
         self._make_connection: Callable[[], _Connection] = partial(pool.connection_class, **pool.connection_kwargs)
         self._idle: list[tuple[_Connection, float]] = []
@@ -81,7 +109,7 @@ class RedisClient(ForkSafe):
         """Requests that each event loop sends next."""
         self._process = os.getpid()
 
-    def run(self, script: RedisScript, key: str, document: bytes) -> Any:
+    def run(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
         """Run a script and return its reply. Raises one of `FAILURES`."""
         end = monotonic() + self._timeout
         connection = self._take()
@@ -89,10 +117,10 @@ class RedisClient(ForkSafe):
             connection = self._open(end)
         try:
             try:
-                connection.send_command("EVALSHA", script.digest, 1, key, document)
+                connection.send_command("EVALSHA", script.digest, 1, key, *arguments)
                 reply = connection.read_response(timeout=max(0.001, end - monotonic()))
             except NoScriptError:
-                connection.send_command("EVAL", script.text, 1, key, document)
+                connection.send_command("EVAL", script.text, 1, key, *arguments)
                 reply = connection.read_response(timeout=max(0.001, end - monotonic()))
         except ResponseError:
             self._release(connection)
@@ -103,7 +131,7 @@ class RedisClient(ForkSafe):
         self._release(connection)
         return reply
 
-    async def arun(self, script: RedisScript, key: str, document: bytes) -> Any:
+    async def arun(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
         """Async version of `run`. Requests of one iteration of an event loop are sent together."""
         loop = asyncio.get_running_loop()
         self._check_process()
@@ -112,12 +140,12 @@ class RedisClient(ForkSafe):
             flight = self._flights[loop] = _Flight(self, self._timeout)
             loop.call_soon(flight.start)
         future: asyncio.Future[Any] = loop.create_future()
-        flight.requests.append((future, script, (1, key, document)))
+        flight.requests.append((future, script, (1, key, *arguments)))
         return await future
 
-    def connect(self) -> None:
-        """Open a connection in the background."""
-        self._connect(lambda _: None)
+    def connect(self, finish: Callable[[Exception | None], object] = lambda _: None) -> None:
+        """Open a connection in the background, then call `finish` with None or the error."""
+        self._connect(finish)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -185,6 +213,70 @@ class RedisClient(ForkSafe):
     def _check_process(self) -> None:
         if self._process != os.getpid():  # connections of the parent must not be used, nor shut down
             self._process, self._idle, self._flights = os.getpid(), [], WeakKeyDictionary()
+
+
+class RedisDownError(ConnectionError):
+    """The server is down, so nothing was sent to it."""
+
+
+REFUSALS: tuple[type[Exception], ...] = (RedisDownError, ResponseError)
+"""Errors after which a script has certainly changed nothing."""
+
+
+class FailFastClient:
+    """Runs scripts. While the server cannot be reached, it fails at once, and probes it in the background.
+
+    A server that refuses a script, because it is full or read-only, replies fast and stays in use.
+    """
+
+    def __init__(self, url: str, timeout: float, scripts: Sequence[RedisScript]) -> None:
+        self._client = RedisClient(url, timeout, scripts)
+        self._is_down = False
+        self._probe_at = 0.0
+        self._client.connect()  # connecting can take longer than a call may wait
+
+    def run(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
+        """Run a script and return its reply. Raises one of `FAILURES`."""
+        self._check()
+        try:
+            return self._client.run(script, key, *arguments)
+        except FAILURES as error:
+            self._note(error)
+            raise
+
+    async def arun(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
+        """Async version of `run`."""
+        self._check()
+        try:
+            return await self._client.arun(script, key, *arguments)
+        except FAILURES as error:
+            self._note(error)
+            raise
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    def _check(self) -> None:
+        """Raise if the server is down. Once a second, a background thread tries to connect."""
+        if self._is_down:
+            if monotonic() >= self._probe_at:
+                self._probe_at = monotonic() + _PROBE_SECONDS
+                self._client.connect(self._finish_probe)
+            raise RedisDownError("Redis could not be reached")
+
+    def _finish_probe(self, error: Exception | None) -> None:
+        if error is None:
+            self._is_down = False
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, ResponseError):
+            return
+        self._probe_at = monotonic() + _PROBE_SECONDS
+        self._client.close()
+        if not self._is_down:
+            self._is_down = True
+            logging.getLogger("agent").warning("Redis cannot be used: %s", type(error).__name__)
 
 
 class _Flight:

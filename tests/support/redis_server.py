@@ -45,6 +45,14 @@ def _read_version(path: str) -> int:
     return int(found[1]) if found else 0
 
 
+def find_port() -> int:
+    """Return a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class ExternalServer:
     """The server at AGENT_TEST_REDIS_URL, for tests that do not break it."""
 
@@ -67,17 +75,15 @@ def open_server() -> ExternalServer:
 class RedisServer(ExternalServer):
     """A server that can be stopped, paused, filled and started again, empty."""
 
-    def __init__(self) -> None:
-        self._path = find_server()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+    def __init__(self, *options: str) -> None:
+        self._path, self._options = find_server(), options
+        self.port: int = find_port()
         super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self._directory = tempfile.TemporaryDirectory()
         self.start()
 
     def start(self) -> None:
-        command = [self._path, "--port", str(self.port), "--save", "", "--dir", self._directory.name]
+        command = [self._path, "--port", str(self.port), "--save", "", "--dir", self._directory.name, *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 20
         while time.monotonic() < end:
@@ -106,3 +112,28 @@ class RedisServer(ExternalServer):
     def close(self) -> None:
         self.stop()
         self._directory.cleanup()
+
+
+# Faults: "stopped", "paused", "full" and "read-only"
+
+
+def break_server(server: RedisServer, fault: str) -> None:
+    with server.client() as client:
+        if fault == "full":
+            client.config_set("maxmemory", 1)
+        if fault == "read-only":
+            client.replicaof("127.0.0.1", 1)
+    if fault == "stopped":
+        server.stop()
+    if fault == "paused":
+        server.pause()
+
+
+def repair_server(server: RedisServer, fault: str) -> None:
+    if fault == "stopped":
+        server.start()
+    if fault == "paused":
+        server.resume()
+    with server.client() as client:
+        client.config_set("maxmemory", 0)
+        client.replicaof("NO", "ONE")
