@@ -12,7 +12,10 @@ from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, overload
 
+from typing_extensions import override
+
 from .calls.call import settle_stream
+from .calls.methods import CallMethods
 from .calls.requests import HasRequest, RequestLike, read_request
 from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
 from .engine.context import Call, Context, TurnRef, ambient_deadline
@@ -39,7 +42,7 @@ def _default_loop() -> ToolLoopConfig:
     return ToolLoopConfig()
 
 
-class BaseClient:
+class BaseClient(CallMethods):
     """The single calls of Agent and Router."""
 
     _loop: ToolLoopConfig | None = None
@@ -94,147 +97,28 @@ class BaseClient:
 
     # One call
 
-    @overload
-    def complete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def complete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Send a request and return the response. Tools are offered, not run.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        response = scripted_agent("Hello!").complete("Hi", temperature=0.2, max_tokens=100)
-        assert response.text == "Hello!"
-        ```
-
-        Args:
-            request: Text, a message, a conversation, a graph, or an AgentRequest.
-            schema: Schema of the output: a pydantic model, a type, a TypeAdapter, or a JSON schema. `output` has its
-                type.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: The call failed; see `agent.errors`. Its `attempts` list what was sent.
-        """
+    @override
+    def _complete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = client._run_sync(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
-    @overload
-    async def acomplete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_like(complete)
-    async def acomplete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Async version of `complete`."""
+    @override
+    async def _acomplete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = await client._run_async(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
-    @overload
-    def stream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[None]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[OutputT]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def stream(self, request: RequestLike = (), **options: Any) -> ResponseStream[Any]:
-        """Send a request and return a stream of events. The request is sent when the iteration starts.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        with scripted_agent("Hello!").stream("Hi") as stream:
-            for event in stream:
-                if event.type == "text_delta":
-                    print(event.text, end="")
-        ```
-
-        Args:
-            request: As for `complete`.
-            schema: As for `complete`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: Raised by the iteration when the call fails; `StreamInterrupted` has the partial response.
-        """
+    @override
+    def _stream(self, request: RequestLike, options: dict[str, Any]) -> ResponseStream[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         return ResponseStream(partial(client._start_stream, client._call(streaming=True), prepared, request))
 
-    @overload
-    def astream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[None]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[OutputT]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[JsonValue]: ...
-
-    @document_like(stream)
-    def astream(self, request: RequestLike = (), **options: Any) -> AsyncResponseStream[Any]:
-        """Async version of `stream`. Iterate with `async for`; the call itself is not awaited."""
+    @override
+    def _astream(self, request: RequestLike, options: dict[str, Any]) -> AsyncResponseStream[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         return AsyncResponseStream(partial(client._start_astream, client._call(streaming=True), prepared, request))

@@ -1,23 +1,33 @@
-"""Client: base class of Agent and Router. Adds batches, sessions and runs to BaseClient."""
+"""Client, the base class of Agent and Router: batches, sessions and runs. JobClient adds batch jobs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from typing_extensions import override
 
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import HasRequest, RequestLike, mask_call_options
+from .calls.requests import RequestLike, mask_call_options
 from .engine.drivers.sync import SyncRun, drain
 from .engine.drivers.threads import import_asyncio
 from .errors import hide_arguments
-from .types import AgentRequest
-from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
+from .types.options import (
+    BatchJobOptions,
+    BatchOptions,
+    SessionOptions,
+    SubAgentOptions,
+    document_like,
+    document_options,
+)
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
     from typing_extensions import Unpack
 
+    from .agent import Agent
+    from .batch.jobs import BatchJob, BatchRequests
     from .batch.streams import AsyncBatchStream, BatchStream
     from .batch.values import BatchResult
     from .loop.results import PausedRun, RunResult
@@ -25,14 +35,7 @@ if TYPE_CHECKING:
     from .sessions import AgentSession
     from .stores.base import Store
     from .tools.base import Tool
-    from .types.options import (
-        ConfigOptions,
-        DepsT,
-        JsonSchema,
-        OutputT,
-        OutputType,
-        ToolLike,
-    )
+    from .types.options import ConfigOptions, JsonSchema, OutputT, OutputType
 
 
 class Client(BaseClient):
@@ -206,129 +209,15 @@ class Client(BaseClient):
 
     # Runs with tools
 
-    @overload
-    def run(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[None]: ...
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]: ...
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[JsonValue]: ...
-
-    @document_options(RunOptions)
-    def run(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
-        """Run the agent loop: call the model, run the tools that it calls, and repeat until it answers.
-
-        ```python
-        from agent import tool
-        from agent.testing import scripted_agent
-        from agent.types import ToolCall
-
-        @tool
-        def add(a: int, b: int) -> int:
-            return a + b
-
-        agent = scripted_agent(ToolCall(id="call_1", name="add", arguments={"a": 2, "b": 3}), "It is 5.")
-        result = agent.run("What is 2 + 3?", tools=[add])
-        assert result.text == "It is 5." and result.turns == 2
-        ```
-
-        Args:
-            request: As for `complete`, or a paused run.
-            schema: Schema of the output, as for `complete`.
-            tools: Tools of this run, in addition to the agent's.
-            deps: Dependencies that tools receive as `ToolContext.deps`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            BudgetExceededError: A limit of the run was reached.
-            AgentError: The run failed; see `agent.errors`. Its `result` has the work so far.
-        """
+    @override
+    def _run(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunResult[Any]:
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = sync_context(run.deadline)
         result: RunResult[Any] = drain(SyncRun(client._transport, flow(context), context.deadline))
         return attach_run_dag(request, result)
 
-    @overload
-    async def arun(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[None]: ...
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]: ...
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[JsonValue]: ...
-
-    @document_like(run)
-    async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
-        """Async version of `run`."""
+    @override
+    async def _arun(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunResult[Any]:
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
         from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
@@ -338,72 +227,8 @@ class Client(BaseClient):
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))
         return attach_run_dag(request, result)
 
-    @overload
-    def run_stream(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[None]: ...
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[OutputT]: ...
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[JsonValue]: ...
-
-    @document_options(RunOptions)
-    def run_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> RunStream[Any]:
-        """Run the agent loop and return a stream of its events, which can also steer the run.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        with scripted_agent("Hello!").run_stream("Hi") as run:
-            for event in run:
-                print(event.type)
-        assert run.result.text == "Hello!"
-        ```
-
-        Args:
-            request: As for `run`.
-            schema: As for `run`.
-            tools: As for `run`.
-            deps: As for `run`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: Raised by `result`, not by the iteration, when the run fails.
-        """
+    @override
+    def _run_stream(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunStream[Any]:
         import_asyncio()
         from .loop.streams import RunStream, StartedRun  # lazy: only runs need it
 
@@ -416,52 +241,8 @@ class Client(BaseClient):
 
         return RunStream(start, run.state, run.plan.signal)
 
-    @overload
-    def arun_stream(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[None]: ...
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[OutputT]: ...
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[JsonValue]: ...
-
-    @document_like(run_stream)
-    def arun_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> AsyncRunStream[Any]:
-        """Async version of `run_stream`. Iterate with `async for`; the call itself is not awaited."""
+    @override
+    def _arun_stream(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> AsyncRunStream[Any]:
         from .loop.streams import AsyncRunStream, StartedRun  # lazy: only runs need it
 
         client, run, flow = self._prepare_run(request, options, streaming=True)
@@ -488,3 +269,71 @@ class Client(BaseClient):
 
         mask_call_options(options)
         return SubAgent.of(self, name, description, options)
+
+
+class JobClient(Client):
+    """The batch jobs of Agent."""
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    @document_options(BatchJobOptions)
+    def submit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Submit requests to the vendor's batch API, which answers within a day, usually at half the price.
+
+        The job outlives this process: any other continues it with `BatchJob.load(job.id)`.
+
+        Args:
+            requests: The requests, or a dict of requests by custom id.
+            schema: Schema of every output, as for `complete`.
+
+        Raises:
+            ConfigurationError: A request or option is invalid, or the vendor has no batch API. Nothing was sent.
+            AgentError: The submission failed. `result` of the error is the job; its `poll` continues.
+        """
+        from .batch.jobs import submit_job  # lazy: only batch jobs need it
+
+        mask_call_options(options)
+        agent, changes = self._select(options)
+        return submit_job(cast("Agent", agent), requests, changes)
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    async def asubmit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Async version of `submit_batch`."""
+        from .batch.jobs import asubmit_job  # lazy: only batch jobs need it
+
+        mask_call_options(options)
+        agent, changes = self._select(options)
+        return await asubmit_job(cast("Agent", agent), requests, changes)
