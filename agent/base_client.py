@@ -289,8 +289,7 @@ class BaseClient(CallMethods):
 
     def _prepare_run(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
         import_asyncio()
-        from .loop.flow import run_loop  # lazy: only runs need it
-        from .loop.setup import prepare_run  # lazy: only runs need it
+        from .loop.flow import prepare_run, run_loop  # lazy: only runs need it
 
         client, changes = self._select(options)
         run = prepare_run(client, request, changes, streaming=streaming)

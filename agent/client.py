@@ -85,7 +85,7 @@ class Client(BaseClient):
         """
         mask_call_options(options)
         if options.get("deadline") == "24h":
-            from .batch.job_choice import run_day_batch  # lazy: only batch jobs need it
+            from .batch.job_runs import run_day_batch  # lazy: only batch jobs need it
 
             return run_day_batch(self, requests, options)
         return self.batch_stream(requests, **options).collect()
@@ -118,7 +118,7 @@ class Client(BaseClient):
         await import_in_thread("agent.batch.streams", "agent.batch.values")
         mask_call_options(options)
         if options.get("deadline") == "24h":
-            from .batch.job_choice import arun_day_batch  # lazy: only batch jobs need it
+            from .batch.job_runs import arun_day_batch  # lazy: only batch jobs need it
 
             return await arun_day_batch(self, requests, options)
         return await self.abatch_stream(requests, **options).collect()
@@ -221,7 +221,7 @@ class Client(BaseClient):
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
         from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
-        await import_in_thread("agent.loop.flow", "agent.loop.setup")
+        await import_in_thread("agent.loop.flow")
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))

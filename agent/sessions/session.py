@@ -17,8 +17,8 @@ from ..calls.methods import CallMethods
 from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, mask_call_options, read_request
 from ..calls.streams import AsyncResponseStream, ResponseStream, ResponseView, StartedResponse
 from ..errors import ConfigurationError, StreamInterrupted
+from ..loop.flow import RUN_OPTIONS
 from ..loop.results import PausedRun, RunResult, SessionPlace
-from ..loop.setup import RUN_OPTIONS
 from ..loop.streams import AsyncRunStream, RunStream, RunView, StartedRun
 from ..types import AgentRequest, AgentResponse, Message, RequestTool, ToolCall, ToolSpec
 from ..types.option_errors import check_options
