@@ -17,7 +17,7 @@ from ..models.prices import ServiceTier, price
 from ..providers.batches import get_batch_api
 from ..types import Usage
 from .files import FileReport, FileRun, open_input, open_ledger
-from .job_state import JobFolder
+from .job_flow import JobFolder
 from .jobs import BatchJob, check_agent, prepare_job, submit_job
 from .ledger import Line
 from .values import BatchInterrupted, BatchItem, BatchProgress, BatchResult, check_source, count_item
