@@ -33,6 +33,7 @@ from ..types import (
     Usage,
 )
 from ..wire_formats import wire_format
+from .harness import name_failures
 
 _URL = "http://127.0.0.1:9"
 _USAGE = Usage(prompt_tokens=120, completion_tokens=40)
@@ -130,12 +131,8 @@ def check_wire_format(name: str, *, model: str = "model", only: Sequence[str] = 
         only: Names of cases; by default, all of `WIRE_FORMAT_CASES`.
     """
     for case in only or WIRE_FORMAT_CASES:
-        try:
+        with name_failures(case):
             WIRE_FORMAT_CASES[case](FormatHarness(name, model))
-        except AssertionError as error:
-            raise AssertionError(f"{case}: {error}") from error
-        except Exception as error:
-            raise AssertionError(f"{case}: unexpected {type(error).__name__}: {error}") from error
 
 
 def _expect_equal(actual: AgentResponse, expected: AgentResponse, label: str) -> None:

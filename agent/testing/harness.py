@@ -1,30 +1,32 @@
-"""Harness of the store suite: stores, test rows, and assertions that report differences."""
+"""Harness of conformance tests: stores, test rows, and assertions that report differences."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
-from ...errors import AgentError
-from ...stores.base import NodeRow, SearchHit, SessionRecord, Store
+from ..errors import AgentError
+from ..stores.base import NodeRow, SessionRecord, Store
 
 Make: TypeAlias = Callable[[], Store | Awaitable[Store]]
 Reopen: TypeAlias = Callable[[Store], Store | Awaitable[Store]]
 E = TypeVar("E", bound=AgentError)
 Case: TypeAlias = "Callable[[StoreHarness], Coroutine[Any, Any, None]]"
 
-STORE_CASES: dict[str, Case] = {}
-"""Cases of the suite by name, for `check_store(..., only=[name])` in a parametrized test."""
 
-
-def case(function: Case) -> Case:
-    """Add a case to the suite under the name of the function."""
-    STORE_CASES[function.__name__] = function
-    return function
+@contextmanager
+def name_failures(case: str) -> Iterator[None]:
+    """Add the name of a case to its failure."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+    except Exception as error:
+        raise AssertionError(f"{case}: unexpected {type(error).__name__}: {error}") from error
 
 
 class StoreHarness:
@@ -45,9 +47,13 @@ class StoreHarness:
         assert self._reopen is not None
         return await self._add(self._reopen(store.store))
 
-    async def close(self) -> None:
-        for store in self._stores:
-            await _resolve(store.close())
+    async def run(self, case: Case) -> None:
+        try:
+            with name_failures(case.__name__):
+                await case(self)
+        finally:
+            for store in self._stores:
+                await _resolve(store.close())
 
     async def _add(self, made: Store | Awaitable[Store]) -> AsyncStore:
         store: Store = await _resolve(made)
@@ -59,48 +65,27 @@ async def _resolve(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-@dataclass
 class AsyncStore:
     """Store with async methods only. Sync methods run in threads, so that concurrent calls overlap."""
 
-    store: Store
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
-    async def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if inspect.iscoroutinefunction(method):
-            return await method(*args, **options)
-        return await _resolve(await asyncio.to_thread(method, *args, **options))
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self.store, name)
 
-    async def create(self, session_id: str, **options: Any) -> SessionRecord:
-        record: SessionRecord = await self._call(self.store.create, session_id, **options)
-        return record
+        async def call(*args: Any, **options: Any) -> Any:
+            if inspect.iscoroutinefunction(method):
+                return await method(*args, **options)
+            return await _resolve(await asyncio.to_thread(method, *args, **options))
 
-    async def load(self, session_id: str, **options: Any) -> SessionRecord:
-        record: SessionRecord = await self._call(self.store.load, session_id, **options)
-        return record
+        return call
 
     async def append(self, session_id: str, rows: Sequence[NodeRow], *, expected_version: int, **options: Any) -> int:
         """Append rows. By default, the last one becomes the head."""
         options = {"heads": [rows[-1]["id"]] if rows else [], "expected_version": expected_version, **options}
-        version: int = await self._call(self.store.append, session_id, rows, **options)
+        version: int = await self.__getattr__("append")(session_id, rows, **options)
         return version
-
-    async def update(self, session_id: str, **options: Any) -> int:
-        version: int = await self._call(self.store.update, session_id, **options)
-        return version
-
-    async def list(self, **options: Any) -> Sequence[SessionRecord]:
-        records: Sequence[SessionRecord] = await self._call(self.store.list, **options)
-        return records
-
-    async def search(self, text: str, **options: Any) -> Sequence[SearchHit]:
-        hits: Sequence[SearchHit] = await self._call(self.store.search, text, **options)
-        return hits
-
-    async def delete(self, session_id: str) -> None:
-        await self._call(self.store.delete, session_id)
-
-    async def close(self) -> None:
-        await self._call(self.store.close)
 
 
 def node(id: str, *parents: str, text: str = "", **more: Any) -> dict[str, Any]:
