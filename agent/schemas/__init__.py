@@ -26,7 +26,7 @@ from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .dialect import WRAPPER, wrap_value
-from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve_reference, types_of
+from .reader import Restorer, find_dangling_reference, find_schema_error, follow_references, types_of
 from .validation import StepLimitExceeded, check_limits, defer_if_inline, limit_steps
 
 if TYPE_CHECKING:
@@ -162,15 +162,7 @@ def _dead_end(text: bytes) -> str | None:
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:
     """Whether all valid values are objects."""
-    target: Any = schema
-    for _ in range(20):
-        if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
-            break
-        try:
-            target = resolve_reference(target["$ref"], schema)
-        except Unresolvable:
-            return False
-    return isinstance(target, Mapping) and types_of(target) == ["object"]
+    return types_of(follow_references(schema, schema)) == ["object"]
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
