@@ -175,6 +175,9 @@ def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
+
+
 def _adjust_references(schema: Any) -> Any:
     """Adjust references to the root or to non-definitions for the wrapper."""
     if isinstance(schema, list):
@@ -183,11 +186,7 @@ def _adjust_references(schema: Any) -> Any:
         return schema
     return {
         key: f"#/properties/{WRAPPER}{value[1:].rstrip('/')}"
-        if key == "$ref" and isinstance(value, str) and value.startswith("#") and not _is_definition(value)
+        if key == "$ref" and isinstance(value, str) and value.startswith("#") and not value.startswith(_DEFINITIONS)
         else _adjust_references(value)
         for key, value in schema.items()
     }
-
-
-def _is_definition(reference: str) -> bool:
-    return reference.startswith(("#/$defs/", "#/definitions/"))

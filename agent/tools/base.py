@@ -87,10 +87,6 @@ def _ignore(partial: Any) -> None:
     pass
 
 
-def _no_messages() -> Sequence[Message]:
-    return ()
-
-
 @dataclass(slots=True, eq=False)
 class ToolContext(Generic[Deps]):
     """Context of a tool call. A parameter with this annotation is filled in, and not in the schema.
@@ -113,7 +109,7 @@ class ToolContext(Generic[Deps]):
     turn: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments as the model wrote them, or as `before_tool_call` changed them."""
-    recall: Callable[[], Sequence[Message]] = _no_messages
+    recall: Callable[[], Sequence[Message]] = tuple
     report: Callable[[Any], None] = _ignore
     """Report a partial result: text, or an `AgentToolResult` with details."""
     signal: Signal = field(default_factory=Signal)
@@ -337,12 +333,12 @@ def validate_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str
                 fix="Correct the schema. References are not fetched.",
             )
         if verdict.problems:
-            raise ArgumentsError("; ".join(_describe_problem(*problem) for problem in verdict.problems))
+            described = (
+                message[:300] if path == "$" else f"{path.removeprefix('$.')}: {message[:300]}"
+                for path, message in verdict.problems
+            )
+            raise ArgumentsError("; ".join(described))
     return copy
-
-
-def _describe_problem(path: str, message: str) -> str:
-    return message[:300] if path == "$" else f"{path.removeprefix('$.')}: {message[:300]}"
 
 
 @dataclass

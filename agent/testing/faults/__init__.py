@@ -17,7 +17,7 @@ from ... import errors
 from ...engine.wire import Answer, AsyncBody, Limits, Network, Reply, RunTimeout, SyncBody, Transport, WireRequest
 from ...transports.scripted import ScriptedTransport
 from . import http, responses, streams
-from .fault import Fault, FaultContext, as_received
+from .fault import Fault, FaultContext, as_received, response_form
 
 __all__ = [
     "FAULTS",
@@ -125,7 +125,7 @@ class _FaultInjector(Generic[WrappedT]):
         if rng.random() >= self._share:
             return None
         possible = [fault for fault in self._faults if not (at_server and fault.kind == "client")]
-        applicable = [fault for fault in possible if fault.applies_to(request)]
+        applicable = [fault for fault in possible if response_form(request) in fault.forms]
         return rng.choice(applicable) if applicable else None
 
     def _inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
