@@ -1,4 +1,4 @@
-"""Runs of batch jobs from start to end: `batch` with a deadline of a day, and `run_file_job` for files."""
+"""Whole runs of batch jobs: `batch` with a deadline of a day, and `run_file_job` for files."""
 
 from __future__ import annotations
 

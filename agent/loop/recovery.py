@@ -1,4 +1,4 @@
-"""Recovery: write a run to its journal, restore an interrupted run from it, and pause and restore runs as data."""
+"""Recovery: write runs to a journal and restore them from it, and convert paused runs to data."""
 
 from __future__ import annotations
 

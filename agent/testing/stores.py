@@ -11,9 +11,9 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..stores.base import ConflictError, NodeExistsError, SessionNotFoundError, SessionRecord
-from .harness import Case, Make, Reopen, StoreHarness, expect, expect_error, expect_record, expect_rows, node
+from .conformance import Make, Reopen, StoreCase, StoreHarness, expect, expect_error, expect_record, expect_rows, node
 
-STORE_CASES: dict[str, Case] = {}
+STORE_CASES: dict[str, StoreCase] = {}
 """Cases of the suite by name, for `check_store(..., only=[name])` in a parametrized test."""
 
 
@@ -37,7 +37,7 @@ def check_store(make: Make, *, reopen: Reopen | None = None, only: Sequence[str]
         asyncio.run(StoreHarness(make, reopen).run(STORE_CASES[name]))
 
 
-def _case(case: Case) -> Case:
+def _case(case: StoreCase) -> StoreCase:
     STORE_CASES[case.__name__] = case
     return case
 

@@ -455,7 +455,7 @@ _STYLES = (
 
 
 def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the descriptions of a function and of its parameters, in the style that recognizes the most sections."""
+    """Return the descriptions of a function and its parameters, in the style with the most sections."""
     readings: list[Docstring] = []
     for parse in _STYLES:
         with suppress(ParseError, ValueError, IndexError, KeyError):  # it is written in another style, or in none
