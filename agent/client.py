@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from typing_extensions import override
 
 from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import RequestLike, mask_call_options
+from .calls.requests import mask_call_options
 from .engine.drivers.sync import SyncRun, drain
 from .engine.drivers.threads import import_asyncio
 from .errors import hide_arguments
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .batch.jobs import BatchJob, BatchRequests
     from .batch.streams import AsyncBatchStream, BatchStream
     from .batch.values import BatchResult
+    from .calls.requests import AnyRequests, RequestLike, Requests
     from .loop.results import PausedRun, RunResult
     from .loop.streams import AsyncRunStream, RunStream
     from .sessions import AgentSession
@@ -49,20 +50,16 @@ class Client(BaseClient):
 
     @overload
     def batch(
-        self,
-        requests: Iterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: Requests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchResult[OutputT]: ...
 
     @overload
     def batch(
-        self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
+        self, requests: Requests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchResult[JsonValue]: ...
 
     @document_options(BatchOptions)
-    def batch(self, requests: Iterable[RequestLike], **options: Any) -> BatchResult[Any]:
+    def batch(self, requests: Requests, **options: Any) -> BatchResult[Any]:
         """Send many requests concurrently and return all results. A failed request does not affect the others.
 
         ```python
@@ -92,26 +89,16 @@ class Client(BaseClient):
 
     @overload
     async def abatch(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchResult[OutputT]: ...
 
     @overload
     async def abatch(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchResult[JsonValue]: ...
 
     @document_like(batch)
-    async def abatch(
-        self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
-    ) -> BatchResult[Any]:
+    async def abatch(self, requests: AnyRequests, **options: Any) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
         from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
@@ -125,20 +112,16 @@ class Client(BaseClient):
 
     @overload
     def batch_stream(
-        self,
-        requests: Iterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: Requests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchStream[OutputT]: ...
 
     @overload
     def batch_stream(
-        self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
+        self, requests: Requests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchStream[JsonValue]: ...
 
     @document_like(batch)
-    def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
+    def batch_stream(self, requests: Requests, **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
         import_asyncio()
         from .batch.streams import BatchStream  # lazy: only batches need it
@@ -147,26 +130,16 @@ class Client(BaseClient):
 
     @overload
     def abatch_stream(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> AsyncBatchStream[OutputT]: ...
 
     @overload
     def abatch_stream(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> AsyncBatchStream[JsonValue]: ...
 
     @document_like(batch_stream)
-    def abatch_stream(
-        self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
-    ) -> AsyncBatchStream[Any]:
+    def abatch_stream(self, requests: AnyRequests, **options: Any) -> AsyncBatchStream[Any]:
         """Async version of `batch_stream`. Iterate with `async for`; the call itself is not awaited."""
         from .batch.streams import AsyncBatchStream  # lazy: only batches need it
 

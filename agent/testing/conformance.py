@@ -1,7 +1,7 @@
 """Conformance tests: suite for wire formats, and harness of the suite for stores.
 
-The codec and the server side of a wire format must agree.
-Cases for optional features, such as reasoning, images and token counts, depend on the codec's capabilities.
+The codec and the server side of a wire format must agree. Cases for optional features, such as reasoning, images and
+token counts, depend on the codec's capabilities.
 """
 
 from __future__ import annotations
