@@ -1,4 +1,4 @@
-"""Client, the base class of Agent and Router: batches, sessions and runs. JobClient adds batch jobs."""
+"""Client, the base class of Agent and Router: JSON, batches, sessions and runs. JobClient adds jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from typing_extensions import override
 
-from .base_client import BaseClient, async_context, attach_run_dag, sync_context
+from .base_client import BaseClient, async_context, attach_dag, attach_run_dag, require_schema, sync_context
 from .calls.requests import mask_call_options
+from .calls.streams import AsyncJsonStream, JsonStream
 from .engine.drivers.sync import SyncRun, drain
 from .engine.drivers.threads import import_asyncio
 from .errors import hide_arguments
 from .types.options import (
     BatchJobOptions,
     BatchOptions,
+    CompleteOptions,
     SessionOptions,
     SubAgentOptions,
     document_like,
@@ -30,12 +32,13 @@ if TYPE_CHECKING:
     from .batch.jobs import BatchJob, BatchRequests
     from .batch.streams import AsyncBatchStream, BatchStream
     from .batch.values import BatchResult
-    from .calls.requests import AnyRequests, RequestLike, Requests
+    from .calls.requests import AnyRequests, HasRequest, RequestLike, Requests
     from .loop.results import PausedRun, RunResult
     from .loop.streams import AsyncRunStream, RunStream
     from .sessions import AgentSession
     from .stores.base import Store
     from .tools.base import Tool
+    from .types import AgentRequest, AgentResponse
     from .types.options import ConfigOptions, JsonSchema, OutputT, OutputType
 
 
@@ -45,6 +48,138 @@ class Client(BaseClient):
     def with_config(self, **changes: Unpack[ConfigOptions]) -> Client:
         """Return a client with some settings changed."""
         raise NotImplementedError
+
+    # Structured output
+
+    @overload
+    def json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    def json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @overload
+    def json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
+
+    @document_options(CompleteOptions)
+    def json(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Send a request with a schema. `output` of the response is a value of its type.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        response = scripted_agent("[1, 2]").json("Two numbers", schema=list[int])
+        assert response.output == [1, 2]
+        ```
+
+        Args:
+            request: As for `complete`.
+            schema: A pydantic model, a type such as `list[int]`, or a TypeAdapter; a JSON schema gives a JSON value.
+
+        Raises:
+            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
+            SchemaValidationError: The output does not fit the schema, also after repair requests.
+            AgentError: The call failed; see `agent.errors`.
+        """
+        client, changes = self._select(options)
+        asked = require_schema(request, changes)
+        return attach_dag(request, asked, client.complete(asked))
+
+    @overload
+    async def ajson(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    async def ajson(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @overload
+    async def ajson(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
+
+    @document_like(json)
+    async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Async version of `json`."""
+        if isinstance(options.get("schema"), Mapping):
+            from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+            await import_in_thread("jsonschema")
+        client, changes = self._select(options)
+        asked = require_schema(request, changes)
+        return attach_dag(request, asked, await client.acomplete(asked))
+
+    @overload
+    def stream_json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> JsonStream[OutputT]: ...
+
+    @overload
+    def stream_json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> JsonStream[JsonValue]: ...
+
+    @overload
+    def stream_json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> JsonStream[Any]: ...  # Any: the request has the schema
+
+    @document_options(CompleteOptions)
+    def stream_json(self, request: RequestLike = (), **options: Any) -> JsonStream[Any]:
+        """Send a request with a schema and return a stream of partial values.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        stream = scripted_agent("[1, 2]").stream_json("Two numbers", schema=list[int])
+        for partial in stream:
+            print(partial)
+        assert stream.output == [1, 2]
+        ```
+
+        Args:
+            request: As for `complete`.
+            schema: As for `json`.
+
+        Raises:
+            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
+            SchemaValidationError: Raised by the iteration when the output does not fit the schema.
+            AgentError: Raised by the iteration when the call fails.
+        """
+        client, changes = self._select(options)
+        prepared = client._prepare(require_schema(request, changes), {})
+        call, partials = client._json_call(prepared)
+        return JsonStream(partial(client._start_stream, call, prepared, request), partials)
+
+    @overload
+    def astream_json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[OutputT]: ...
+
+    @overload
+    def astream_json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[JsonValue]: ...
+
+    @overload
+    def astream_json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[Any]: ...  # Any: the request has the schema
+
+    @document_like(stream_json)
+    def astream_json(self, request: RequestLike = (), **options: Any) -> AsyncJsonStream[Any]:
+        """Async version of `stream_json`. Iterate with `async for`; the call itself is not awaited."""
+        client, changes = self._select(options)
+        prepared = client._prepare(require_schema(request, changes), {})
+        call, partials = client._json_call(prepared)
+        return AsyncJsonStream(partial(client._start_astream, call, prepared, request), partials)
 
     # Batches
 

@@ -1,10 +1,10 @@
-"""CallMethods: the typed methods that agents, routers and sessions share."""
+"""RunMethods: the typed methods for runs that agents, routers and sessions share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from ..types.options import CompleteOptions, RunOptions, document_like, document_options
+from ..types.options import RunOptions, document_like, document_options
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -12,149 +12,13 @@ if TYPE_CHECKING:
 
     from ..loop.results import PausedRun, RunResult
     from ..loop.streams import AsyncRunStream, RunStream
-    from ..types import AgentRequest, AgentResponse
+    from ..types import AgentRequest
     from ..types.options import DepsT, JsonSchema, OutputT, OutputType, ToolRunOptions
     from .requests import HasRequest, RequestLike
-    from .streams import AsyncResponseStream, ResponseStream
 
 
-class CallMethods:
-    """Single calls and runs. Subclasses implement them without overloads."""
-
-    @overload
-    def complete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def complete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Send a request and return the response. Tools are offered, not run.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        response = scripted_agent("Hello!").complete("Hi", temperature=0.2, max_tokens=100)
-        assert response.text == "Hello!"
-        ```
-
-        Args:
-            request: Text, a message, a conversation, a graph, or an AgentRequest.
-            schema: Schema of the output: a pydantic model, a type, a TypeAdapter, or a JSON schema. `output` has its
-                type.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: The call failed; see `agent.errors`. Its `attempts` list what was sent.
-        """
-        return self._complete(request, options)
-
-    @overload
-    async def acomplete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_like(complete)
-    async def acomplete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Async version of `complete`."""
-        return await self._acomplete(request, options)
-
-    @overload
-    def stream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[None]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[OutputT]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def stream(self, request: RequestLike = (), **options: Any) -> ResponseStream[Any]:
-        """Send a request and return a stream of events. The request is sent when the iteration starts.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        with scripted_agent("Hello!").stream("Hi") as stream:
-            for event in stream:
-                if event.type == "text_delta":
-                    print(event.text, end="")
-        ```
-
-        Args:
-            request: As for `complete`.
-            schema: As for `complete`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: Raised by the iteration when the call fails; `StreamInterrupted` has the partial response.
-        """
-        return self._stream(request, options)
-
-    @overload
-    def astream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[None]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[OutputT]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[JsonValue]: ...
-
-    @document_like(stream)
-    def astream(self, request: RequestLike = (), **options: Any) -> AsyncResponseStream[Any]:
-        """Async version of `stream`. Iterate with `async for`; the call itself is not awaited."""
-        return self._astream(request, options)
+class RunMethods:
+    """Runs with tools. Subclasses implement them without overloads."""
 
     @overload
     def run(
@@ -303,18 +167,6 @@ class CallMethods:
         return self._arun_stream(request, options)
 
     # For subclasses
-
-    def _complete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
-        raise NotImplementedError
-
-    async def _acomplete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
-        raise NotImplementedError
-
-    def _stream(self, request: RequestLike, options: dict[str, Any]) -> ResponseStream[Any]:
-        raise NotImplementedError
-
-    def _astream(self, request: RequestLike, options: dict[str, Any]) -> AsyncResponseStream[Any]:
-        raise NotImplementedError
 
     def _run(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunResult[Any]:
         raise NotImplementedError

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from typing_extensions import override
 
-from ..calls.methods import CallMethods
+from ..base_client import CallMethods
+from ..calls.methods import RunMethods
 from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, mask_call_options, read_request
 from ..calls.streams import AsyncResponseStream, ResponseStream, ResponseView, StartedResponse
 from ..errors import ConfigurationError, StreamInterrupted
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ..types.options import DepsT, JsonSchema, OutputT, OutputType, ToolRunOptions
 
 
-class AgentSession(SessionState, CallMethods):
+class AgentSession(SessionState, CallMethods, RunMethods):
     """A conversation with an agent.
 
     ```python
