@@ -232,11 +232,6 @@ class BaseClient(CallMethods, RunMethods):
         """Return the request with options and defaults applied. Raises ConfigurationError if it is invalid."""
         raise NotImplementedError
 
-    def _prepare_call(self, request: RequestLike, options: Mapping[str, Any]) -> tuple[BaseClient, AgentRequest]:
-        """Return the client that handles a request, and the request with options and defaults applied."""
-        client, changes = self._select(options)
-        return client, client._prepare(request, changes)
-
     def _call(self, *, streaming: bool) -> Call:
         raise NotImplementedError
 
@@ -257,24 +252,28 @@ class BaseClient(CallMethods, RunMethods):
 
     @override
     def _complete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
-        client, prepared = self._prepare_call(request, options)
+        client, changes = self._select(options)
+        prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = client._run_sync(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
     @override
     async def _acomplete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
-        client, prepared = self._prepare_call(request, options)
+        client, changes = self._select(options)
+        prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = await client._run_async(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
     @override
     def _stream(self, request: RequestLike, options: dict[str, Any]) -> ResponseStream[Any]:
-        client, prepared = self._prepare_call(request, options)
+        client, changes = self._select(options)
+        prepared = client._prepare(request, changes)
         return ResponseStream(partial(client._start_stream, client._call(streaming=True), prepared, request))
 
     @override
     def _astream(self, request: RequestLike, options: dict[str, Any]) -> AsyncResponseStream[Any]:
-        client, prepared = self._prepare_call(request, options)
+        client, changes = self._select(options)
+        prepared = client._prepare(request, changes)
         return AsyncResponseStream(partial(client._start_astream, client._call(streaming=True), prepared, request))
 
     # Flows, for custom drivers such as the simulated one
@@ -288,7 +287,8 @@ class BaseClient(CallMethods, RunMethods):
         **options: Unpack[PreflightOptions],
     ) -> Any:  # Any: a flow of many effects
         """Return the flow of one call."""
-        client, prepared = self._prepare_call(request, options)
+        client, changes = self._select(options)
+        prepared = client._prepare(request, changes)
         return client._call(streaming=streaming)(prepared, context or Context())
 
     def run_flow(
