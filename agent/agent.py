@@ -20,10 +20,10 @@ from .calls.preflight import check, count_tokens, get_token_counter, read_token_
 from .calls.requests import RequestLike, prepare, read_config, read_request, split_call_options
 from .calls.streams import Partials, Settle
 from .calls.structured_output import parse_output
+from .client import JobClient
 from .engine.context import Call
 from .engine.wire import Limits, Transport
 from .errors import ConfigurationError, hide_arguments, printable
-from .job_client import JobClient
 from .models import facts, restrict_capabilities
 from .models.token_estimates import TokenCount, estimate_prompt
 from .providers import Provider, load_provider, provider_for_client

@@ -12,9 +12,12 @@ from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, overload
 
+from typing_extensions import override
+
 from .calls.call import settle_stream
+from .calls.methods import RunMethods
 from .calls.requests import HasRequest, RequestLike, read_request
-from .calls.streams import AsyncJsonStream, AsyncResponseStream, JsonStream, ResponseStream, Settle, StartedResponse
+from .calls.streams import AsyncResponseStream, ResponseStream, Settle, StartedResponse
 from .engine.context import Call, Context, TurnRef, ambient_deadline
 from .engine.drivers.sync import SyncRun, drain
 from .engine.drivers.threads import import_asyncio
@@ -39,7 +42,160 @@ def _default_loop() -> ToolLoopConfig:
     return ToolLoopConfig()
 
 
-class BaseClient:
+class CallMethods:
+    """Single calls of agents, routers and sessions. Subclasses implement them without overloads."""
+
+    @overload
+    def complete(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def complete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
+
+    @overload
+    def complete(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    def complete(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @document_options(CompleteOptions)
+    def complete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Send a request and return the response. Tools are offered, not run.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        response = scripted_agent("Hello!").complete("Hi", temperature=0.2, max_tokens=100)
+        assert response.text == "Hello!"
+        ```
+
+        Args:
+            request: Text, a message, a conversation, a graph, or an AgentRequest.
+            schema: Schema of the output: a pydantic model, a type, a TypeAdapter, or a JSON schema. `output` has its
+                type.
+
+        Raises:
+            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
+            AgentError: The call failed; see `agent.errors`. Its `attempts` list what was sent.
+        """
+        return self._complete(request, options)
+
+    @overload
+    async def acomplete(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    async def acomplete(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[None]: ...
+
+    @overload
+    async def acomplete(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    async def acomplete(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @document_like(complete)
+    async def acomplete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Async version of `complete`."""
+        return await self._acomplete(request, options)
+
+    @overload
+    def stream(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def stream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[None]: ...
+
+    @overload
+    def stream(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[OutputT]: ...
+
+    @overload
+    def stream(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> ResponseStream[JsonValue]: ...
+
+    @document_options(CompleteOptions)
+    def stream(self, request: RequestLike = (), **options: Any) -> ResponseStream[Any]:
+        """Send a request and return a stream of events. The request is sent when the iteration starts.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        with scripted_agent("Hello!").stream("Hi") as stream:
+            for event in stream:
+                if event.type == "text_delta":
+                    print(event.text, end="")
+        ```
+
+        Args:
+            request: As for `complete`.
+            schema: As for `complete`.
+
+        Raises:
+            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
+            AgentError: Raised by the iteration when the call fails; `StreamInterrupted` has the partial response.
+        """
+        return self._stream(request, options)
+
+    @overload
+    def astream(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
+
+    @overload
+    def astream(
+        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[None]: ...
+
+    @overload
+    def astream(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[OutputT]: ...
+
+    @overload
+    def astream(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AsyncResponseStream[JsonValue]: ...
+
+    @document_like(stream)
+    def astream(self, request: RequestLike = (), **options: Any) -> AsyncResponseStream[Any]:
+        """Async version of `stream`. Iterate with `async for`; the call itself is not awaited."""
+        return self._astream(request, options)
+
+    # For subclasses
+
+    def _complete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
+        raise NotImplementedError
+
+    async def _acomplete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
+        raise NotImplementedError
+
+    def _stream(self, request: RequestLike, options: dict[str, Any]) -> ResponseStream[Any]:
+        raise NotImplementedError
+
+    def _astream(self, request: RequestLike, options: dict[str, Any]) -> AsyncResponseStream[Any]:
+        raise NotImplementedError
+
+
+class BaseClient(CallMethods, RunMethods):
     """The single calls of Agent and Router."""
 
     _loop: ToolLoopConfig | None = None
@@ -94,282 +250,31 @@ class BaseClient:
 
     # One call
 
-    @overload
-    def complete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    def complete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def complete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Send a request and return the response. Tools are offered, not run.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        response = scripted_agent("Hello!").complete("Hi", temperature=0.2, max_tokens=100)
-        assert response.text == "Hello!"
-        ```
-
-        Args:
-            request: Text, a message, a conversation, a graph, or an AgentRequest.
-            schema: Schema of the output: a pydantic model, a type, a TypeAdapter, or a JSON schema. `output` has its
-                type.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: The call failed; see `agent.errors`. Its `attempts` list what was sent.
-        """
+    @override
+    def _complete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = client._run_sync(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
-    @overload
-    async def acomplete(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[None]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    async def acomplete(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @document_like(complete)
-    async def acomplete(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Async version of `complete`."""
+    @override
+    async def _acomplete(self, request: RequestLike, options: dict[str, Any]) -> AgentResponse[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         response: AgentResponse[Any] = await client._run_async(client._call(streaming=False), prepared)
         return attach_dag(request, prepared, response)
 
-    @overload
-    def stream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[None]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[OutputT]: ...
-
-    @overload
-    def stream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> ResponseStream[JsonValue]: ...
-
-    @document_options(CompleteOptions)
-    def stream(self, request: RequestLike = (), **options: Any) -> ResponseStream[Any]:
-        """Send a request and return a stream of events. The request is sent when the iteration starts.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        with scripted_agent("Hello!").stream("Hi") as stream:
-            for event in stream:
-                if event.type == "text_delta":
-                    print(event.text, end="")
-        ```
-
-        Args:
-            request: As for `complete`.
-            schema: As for `complete`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: Raised by the iteration when the call fails; `StreamInterrupted` has the partial response.
-        """
+    @override
+    def _stream(self, request: RequestLike, options: dict[str, Any]) -> ResponseStream[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         return ResponseStream(partial(client._start_stream, client._call(streaming=True), prepared, request))
 
-    @overload
-    def astream(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: None = None, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[None]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[OutputT]: ...
-
-    @overload
-    def astream(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AsyncResponseStream[JsonValue]: ...
-
-    @document_like(stream)
-    def astream(self, request: RequestLike = (), **options: Any) -> AsyncResponseStream[Any]:
-        """Async version of `stream`. Iterate with `async for`; the call itself is not awaited."""
+    @override
+    def _astream(self, request: RequestLike, options: dict[str, Any]) -> AsyncResponseStream[Any]:
         client, changes = self._select(options)
         prepared = client._prepare(request, changes)
         return AsyncResponseStream(partial(client._start_astream, client._call(streaming=True), prepared, request))
-
-    # Structured output
-
-    @overload
-    def json(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    def json(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @overload
-    def json(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
-
-    @document_options(CompleteOptions)
-    def json(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Send a request with a schema. `output` of the response is a value of its type.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        response = scripted_agent("[1, 2]").json("Two numbers", schema=list[int])
-        assert response.output == [1, 2]
-        ```
-
-        Args:
-            request: As for `complete`.
-            schema: A pydantic model, a type such as `list[int]`, or a TypeAdapter; a JSON schema gives a JSON value.
-
-        Raises:
-            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
-            SchemaValidationError: The output does not fit the schema, also after repair requests.
-            AgentError: The call failed; see `agent.errors`.
-        """
-        client, changes = self._select(options)
-        asked = require_schema(request, changes)
-        return attach_dag(request, asked, client.complete(asked))
-
-    @overload
-    async def ajson(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[OutputT]: ...
-
-    @overload
-    async def ajson(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[JsonValue]: ...
-
-    @overload
-    async def ajson(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
-
-    @document_like(json)
-    async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
-        """Async version of `json`."""
-        if isinstance(options.get("schema"), Mapping):
-            from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
-
-            await import_in_thread("jsonschema")
-        client, changes = self._select(options)
-        asked = require_schema(request, changes)
-        return attach_dag(request, asked, await client.acomplete(asked))
-
-    @overload
-    def stream_json(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> JsonStream[OutputT]: ...
-
-    @overload
-    def stream_json(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> JsonStream[JsonValue]: ...
-
-    @overload
-    def stream_json(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> JsonStream[Any]: ...  # Any: the request has the schema
-
-    @document_options(CompleteOptions)
-    def stream_json(self, request: RequestLike = (), **options: Any) -> JsonStream[Any]:
-        """Send a request with a schema and return a stream of partial values.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        stream = scripted_agent("[1, 2]").stream_json("Two numbers", schema=list[int])
-        for partial in stream:
-            print(partial)
-        assert stream.output == [1, 2]
-        ```
-
-        Args:
-            request: As for `complete`.
-            schema: As for `json`.
-
-        Raises:
-            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
-            SchemaValidationError: Raised by the iteration when the output does not fit the schema.
-            AgentError: Raised by the iteration when the call fails.
-        """
-        client, changes = self._select(options)
-        prepared = client._prepare(require_schema(request, changes), {})
-        call, partials = client._json_call(prepared)
-        return JsonStream(partial(client._start_stream, call, prepared, request), partials)
-
-    @overload
-    def astream_json(
-        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
-    ) -> AsyncJsonStream[OutputT]: ...
-
-    @overload
-    def astream_json(
-        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
-    ) -> AsyncJsonStream[JsonValue]: ...
-
-    @overload
-    def astream_json(
-        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
-    ) -> AsyncJsonStream[Any]: ...  # Any: the request has the schema
-
-    @document_like(stream_json)
-    def astream_json(self, request: RequestLike = (), **options: Any) -> AsyncJsonStream[Any]:
-        """Async version of `stream_json`. Iterate with `async for`; the call itself is not awaited."""
-        client, changes = self._select(options)
-        prepared = client._prepare(require_schema(request, changes), {})
-        call, partials = client._json_call(prepared)
-        return AsyncJsonStream(partial(client._start_astream, call, prepared, request), partials)
 
     # Flows, for custom drivers such as the simulated one
 
@@ -405,8 +310,7 @@ class BaseClient:
 
     def _prepare_run(self, request: RequestLike | PausedRun, options: Mapping[str, Any], *, streaming: bool) -> Any:
         import_asyncio()
-        from .loop.flow import run_loop  # lazy: only runs need it
-        from .loop.setup import prepare_run  # lazy: only runs need it
+        from .loop.flow import prepare_run, run_loop  # lazy: only runs need it
 
         client, changes = self._select(options)
         run = prepare_run(client, request, changes, streaming=streaming)

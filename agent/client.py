@@ -1,38 +1,45 @@
-"""Client: base class of Agent and Router. Adds batches, sessions and runs to BaseClient."""
+"""Client, the base class of Agent and Router: JSON, batches, sessions and runs. JobClient adds jobs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from .base_client import BaseClient, async_context, attach_run_dag, sync_context
-from .calls.requests import HasRequest, RequestLike, mask_call_options
+from typing_extensions import override
+
+from .base_client import BaseClient, async_context, attach_dag, attach_run_dag, require_schema, sync_context
+from .calls.requests import mask_call_options
+from .calls.streams import AsyncJsonStream, JsonStream
 from .engine.drivers.sync import SyncRun, drain
 from .engine.drivers.threads import import_asyncio
 from .errors import hide_arguments
-from .types import AgentRequest
-from .types.options import BatchOptions, RunOptions, SessionOptions, SubAgentOptions, document_like, document_options
+from .types.options import (
+    BatchJobOptions,
+    BatchOptions,
+    CompleteOptions,
+    SessionOptions,
+    SubAgentOptions,
+    document_like,
+    document_options,
+)
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
     from typing_extensions import Unpack
 
+    from .agent import Agent
+    from .batch.jobs import BatchJob, BatchRequests
     from .batch.streams import AsyncBatchStream, BatchStream
     from .batch.values import BatchResult
+    from .calls.requests import AnyRequests, HasRequest, RequestLike, Requests
     from .loop.results import PausedRun, RunResult
     from .loop.streams import AsyncRunStream, RunStream
     from .sessions import AgentSession
     from .stores.base import Store
     from .tools.base import Tool
-    from .types.options import (
-        ConfigOptions,
-        DepsT,
-        JsonSchema,
-        OutputT,
-        OutputType,
-        ToolLike,
-    )
+    from .types import AgentRequest, AgentResponse
+    from .types.options import ConfigOptions, JsonSchema, OutputT, OutputType
 
 
 class Client(BaseClient):
@@ -42,24 +49,152 @@ class Client(BaseClient):
         """Return a client with some settings changed."""
         raise NotImplementedError
 
+    # Structured output
+
+    @overload
+    def json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    def json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @overload
+    def json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
+
+    @document_options(CompleteOptions)
+    def json(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Send a request with a schema. `output` of the response is a value of its type.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        response = scripted_agent("[1, 2]").json("Two numbers", schema=list[int])
+        assert response.output == [1, 2]
+        ```
+
+        Args:
+            request: As for `complete`.
+            schema: A pydantic model, a type such as `list[int]`, or a TypeAdapter; a JSON schema gives a JSON value.
+
+        Raises:
+            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
+            SchemaValidationError: The output does not fit the schema, also after repair requests.
+            AgentError: The call failed; see `agent.errors`.
+        """
+        client, changes = self._select(options)
+        asked = require_schema(request, changes)
+        return attach_dag(request, asked, client.complete(asked))
+
+    @overload
+    async def ajson(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[OutputT]: ...
+
+    @overload
+    async def ajson(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[JsonValue]: ...
+
+    @overload
+    async def ajson(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AgentResponse[Any]: ...  # Any: the request has the schema
+
+    @document_like(json)
+    async def ajson(self, request: RequestLike = (), **options: Any) -> AgentResponse[Any]:
+        """Async version of `json`."""
+        if isinstance(options.get("schema"), Mapping):
+            from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
+
+            await import_in_thread("jsonschema")
+        client, changes = self._select(options)
+        asked = require_schema(request, changes)
+        return attach_dag(request, asked, await client.acomplete(asked))
+
+    @overload
+    def stream_json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> JsonStream[OutputT]: ...
+
+    @overload
+    def stream_json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> JsonStream[JsonValue]: ...
+
+    @overload
+    def stream_json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> JsonStream[Any]: ...  # Any: the request has the schema
+
+    @document_options(CompleteOptions)
+    def stream_json(self, request: RequestLike = (), **options: Any) -> JsonStream[Any]:
+        """Send a request with a schema and return a stream of partial values.
+
+        ```python
+        from agent.testing import scripted_agent
+
+        stream = scripted_agent("[1, 2]").stream_json("Two numbers", schema=list[int])
+        for partial in stream:
+            print(partial)
+        assert stream.output == [1, 2]
+        ```
+
+        Args:
+            request: As for `complete`.
+            schema: As for `json`.
+
+        Raises:
+            ConfigurationError: The request is invalid, has no schema, or an option is unknown. Nothing was sent.
+            SchemaValidationError: Raised by the iteration when the output does not fit the schema.
+            AgentError: Raised by the iteration when the call fails.
+        """
+        client, changes = self._select(options)
+        prepared = client._prepare(require_schema(request, changes), {})
+        call, partials = client._json_call(prepared)
+        return JsonStream(partial(client._start_stream, call, prepared, request), partials)
+
+    @overload
+    def astream_json(
+        self, request: RequestLike = (), *, schema: OutputType[OutputT], **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[OutputT]: ...
+
+    @overload
+    def astream_json(
+        self, request: RequestLike = (), *, schema: JsonSchema, **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[JsonValue]: ...
+
+    @overload
+    def astream_json(
+        self, request: AgentRequest | HasRequest, **options: Unpack[CompleteOptions]
+    ) -> AsyncJsonStream[Any]: ...  # Any: the request has the schema
+
+    @document_like(stream_json)
+    def astream_json(self, request: RequestLike = (), **options: Any) -> AsyncJsonStream[Any]:
+        """Async version of `stream_json`. Iterate with `async for`; the call itself is not awaited."""
+        client, changes = self._select(options)
+        prepared = client._prepare(require_schema(request, changes), {})
+        call, partials = client._json_call(prepared)
+        return AsyncJsonStream(partial(client._start_astream, call, prepared, request), partials)
+
     # Batches
 
     @overload
     def batch(
-        self,
-        requests: Iterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: Requests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchResult[OutputT]: ...
 
     @overload
     def batch(
-        self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
+        self, requests: Requests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchResult[JsonValue]: ...
 
     @document_options(BatchOptions)
-    def batch(self, requests: Iterable[RequestLike], **options: Any) -> BatchResult[Any]:
+    def batch(self, requests: Requests, **options: Any) -> BatchResult[Any]:
         """Send many requests concurrently and return all results. A failed request does not affect the others.
 
         ```python
@@ -82,60 +217,46 @@ class Client(BaseClient):
         """
         mask_call_options(options)
         if options.get("deadline") == "24h":
-            from .batch.job_choice import run_day_batch  # lazy: only batch jobs need it
+            from .batch.job_runs import run_day_batch  # lazy: only batch jobs need it
 
             return run_day_batch(self, requests, options)
         return self.batch_stream(requests, **options).collect()
 
     @overload
     async def abatch(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchResult[OutputT]: ...
 
     @overload
     async def abatch(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchResult[JsonValue]: ...
 
     @document_like(batch)
-    async def abatch(
-        self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
-    ) -> BatchResult[Any]:
+    async def abatch(self, requests: AnyRequests, **options: Any) -> BatchResult[Any]:
         """Async version of `batch`. The requests may come from an async iterable."""
         from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
         await import_in_thread("agent.batch.streams", "agent.batch.values")
         mask_call_options(options)
         if options.get("deadline") == "24h":
-            from .batch.job_choice import arun_day_batch  # lazy: only batch jobs need it
+            from .batch.job_runs import arun_day_batch  # lazy: only batch jobs need it
 
             return await arun_day_batch(self, requests, options)
         return await self.abatch_stream(requests, **options).collect()
 
     @overload
     def batch_stream(
-        self,
-        requests: Iterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: Requests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> BatchStream[OutputT]: ...
 
     @overload
     def batch_stream(
-        self, requests: Iterable[RequestLike], *, schema: JsonSchema, **options: Unpack[BatchOptions]
+        self, requests: Requests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> BatchStream[JsonValue]: ...
 
     @document_like(batch)
-    def batch_stream(self, requests: Iterable[RequestLike], **options: Any) -> BatchStream[Any]:
+    def batch_stream(self, requests: Requests, **options: Any) -> BatchStream[Any]:
         """Send many requests concurrently and return a stream of items in order of completion. See `batch`."""
         import_asyncio()
         from .batch.streams import BatchStream  # lazy: only batches need it
@@ -144,26 +265,16 @@ class Client(BaseClient):
 
     @overload
     def abatch_stream(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: OutputType[OutputT] | None = None,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: OutputType[OutputT] | None = None, **options: Unpack[BatchOptions]
     ) -> AsyncBatchStream[OutputT]: ...
 
     @overload
     def abatch_stream(
-        self,
-        requests: Iterable[RequestLike] | AsyncIterable[RequestLike],
-        *,
-        schema: JsonSchema,
-        **options: Unpack[BatchOptions],
+        self, requests: AnyRequests, *, schema: JsonSchema, **options: Unpack[BatchOptions]
     ) -> AsyncBatchStream[JsonValue]: ...
 
     @document_like(batch_stream)
-    def abatch_stream(
-        self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike], **options: Any
-    ) -> AsyncBatchStream[Any]:
+    def abatch_stream(self, requests: AnyRequests, **options: Any) -> AsyncBatchStream[Any]:
         """Async version of `batch_stream`. Iterate with `async for`; the call itself is not awaited."""
         from .batch.streams import AsyncBatchStream  # lazy: only batches need it
 
@@ -206,204 +317,26 @@ class Client(BaseClient):
 
     # Runs with tools
 
-    @overload
-    def run(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[None]: ...
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]: ...
-
-    @overload
-    def run(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[JsonValue]: ...
-
-    @document_options(RunOptions)
-    def run(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
-        """Run the agent loop: call the model, run the tools that it calls, and repeat until it answers.
-
-        ```python
-        from agent import tool
-        from agent.testing import scripted_agent
-        from agent.types import ToolCall
-
-        @tool
-        def add(a: int, b: int) -> int:
-            return a + b
-
-        agent = scripted_agent(ToolCall(id="call_1", name="add", arguments={"a": 2, "b": 3}), "It is 5.")
-        result = agent.run("What is 2 + 3?", tools=[add])
-        assert result.text == "It is 5." and result.turns == 2
-        ```
-
-        Args:
-            request: As for `complete`, or a paused run.
-            schema: Schema of the output, as for `complete`.
-            tools: Tools of this run, in addition to the agent's.
-            deps: Dependencies that tools receive as `ToolContext.deps`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            BudgetExceededError: A limit of the run was reached.
-            AgentError: The run failed; see `agent.errors`. Its `result` has the work so far.
-        """
+    @override
+    def _run(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunResult[Any]:
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = sync_context(run.deadline)
         result: RunResult[Any] = drain(SyncRun(client._transport, flow(context), context.deadline))
         return attach_run_dag(request, result)
 
-    @overload
-    async def arun(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[None]: ...
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]: ...
-
-    @overload
-    async def arun(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunResult[JsonValue]: ...
-
-    @document_like(run)
-    async def arun(self, request: RequestLike | PausedRun = (), **options: Any) -> RunResult[Any]:
-        """Async version of `run`."""
+    @override
+    async def _arun(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunResult[Any]:
         from .engine.drivers.asyncio import AioRun, adrain  # lazy: a sync call needs no event loop
         from .engine.drivers.user_code import import_in_thread  # lazy: a sync call needs no event loop
 
-        await import_in_thread("agent.loop.flow", "agent.loop.setup")
+        await import_in_thread("agent.loop.flow")
         client, run, flow = self._prepare_run(request, options, streaming=False)
         context = async_context(run.deadline)
         result: RunResult[Any] = await adrain(AioRun(client._transport, flow(context), context.deadline))
         return attach_run_dag(request, result)
 
-    @overload
-    def run_stream(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[None]: ...
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[OutputT]: ...
-
-    @overload
-    def run_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> RunStream[JsonValue]: ...
-
-    @document_options(RunOptions)
-    def run_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> RunStream[Any]:
-        """Run the agent loop and return a stream of its events, which can also steer the run.
-
-        ```python
-        from agent.testing import scripted_agent
-
-        with scripted_agent("Hello!").run_stream("Hi") as run:
-            for event in run:
-                print(event.type)
-        assert run.result.text == "Hello!"
-        ```
-
-        Args:
-            request: As for `run`.
-            schema: As for `run`.
-            tools: As for `run`.
-            deps: As for `run`.
-
-        Raises:
-            ConfigurationError: The request is invalid, or an option is unknown. Nothing was sent.
-            AgentError: Raised by `result`, not by the iteration, when the run fails.
-        """
+    @override
+    def _run_stream(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> RunStream[Any]:
         import_asyncio()
         from .loop.streams import RunStream, StartedRun  # lazy: only runs need it
 
@@ -416,52 +349,8 @@ class Client(BaseClient):
 
         return RunStream(start, run.state, run.plan.signal)
 
-    @overload
-    def arun_stream(
-        self,
-        request: AgentRequest | HasRequest | PausedRun,
-        *,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[Any]: ...  # Any: the request may have a schema
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: None = None,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[None]: ...
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: OutputType[OutputT],
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[OutputT]: ...
-
-    @overload
-    def arun_stream(
-        self,
-        request: RequestLike = (),
-        *,
-        schema: JsonSchema,
-        tools: Sequence[ToolLike[DepsT]] = (),
-        deps: DepsT = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncRunStream[JsonValue]: ...
-
-    @document_like(run_stream)
-    def arun_stream(self, request: RequestLike | PausedRun = (), **options: Any) -> AsyncRunStream[Any]:
-        """Async version of `run_stream`. Iterate with `async for`; the call itself is not awaited."""
+    @override
+    def _arun_stream(self, request: RequestLike | PausedRun, options: dict[str, Any]) -> AsyncRunStream[Any]:
         from .loop.streams import AsyncRunStream, StartedRun  # lazy: only runs need it
 
         client, run, flow = self._prepare_run(request, options, streaming=True)
@@ -488,3 +377,71 @@ class Client(BaseClient):
 
         mask_call_options(options)
         return SubAgent.of(self, name, description, options)
+
+
+class JobClient(Client):
+    """The batch jobs of Agent."""
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    def submit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    @document_options(BatchJobOptions)
+    def submit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Submit requests to the vendor's batch API, which answers within a day, usually at half the price.
+
+        The job outlives this process: any other continues it with `BatchJob.load(job.id)`.
+
+        Args:
+            requests: The requests, or a dict of requests by custom id.
+            schema: Schema of every output, as for `complete`.
+
+        Raises:
+            ConfigurationError: A request or option is invalid, or the vendor has no batch API. Nothing was sent.
+            AgentError: The submission failed. `result` of the error is the job; its `poll` continues.
+        """
+        from .batch.jobs import submit_job  # lazy: only batch jobs need it
+
+        mask_call_options(options)
+        agent, changes = self._select(options)
+        return submit_job(cast("Agent", agent), requests, changes)
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: OutputType[OutputT] | None = None,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[OutputT]: ...
+
+    @overload
+    async def asubmit_batch(
+        self,
+        requests: BatchRequests,
+        *,
+        schema: JsonSchema,
+        **options: Unpack[BatchJobOptions],
+    ) -> BatchJob[JsonValue]: ...
+
+    async def asubmit_batch(self, requests: BatchRequests, **options: Any) -> BatchJob[Any]:
+        """Async version of `submit_batch`."""
+        from .batch.jobs import asubmit_job  # lazy: only batch jobs need it
+
+        mask_call_options(options)
+        agent, changes = self._select(options)
+        return await asubmit_job(cast("Agent", agent), requests, changes)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from .._missing_names import reject_names
 from .files import FileReport, run_file
-from .job_files import run_file_job
+from .job_runs import run_file_job
 from .jobs import BatchCounts, BatchJob
-from .ledger import BatchFileError
-from .records import BatchAnswer, read_answers
+from .ledger import BatchAnswer, BatchFileError, read_answers
 from .streams import AsyncBatchStream, BatchCancelled, BatchStream
 from .values import BatchInputError, BatchInterrupted, BatchItem, BatchProgress, BatchResult
 

@@ -31,8 +31,7 @@ from ..errors import (
     printable,
 )
 from ..types import AgentResponse
-from .ledger import Ledger
-from .records import Line, encode_failure, encode_response, read_lines
+from .ledger import Ledger, Line, encode_failure, encode_response, read_lines
 from .streams import BatchStream
 from .values import (
     BatchInterrupted,

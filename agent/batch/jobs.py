@@ -32,8 +32,18 @@ from ..types import AgentResponse, Attempt, Route
 from ..types.response import OutputT
 from ..types.secrets import find_secrets
 from ..types.usage import LazyCost
-from .job_flow import JobFlow, item_id, split_items
-from .job_state import FINAL, UNSENT, BatchPart, JobFolder, JobState, StoredRequest, get_unix_time
+from .job_flow import (
+    FINAL,
+    UNSENT,
+    BatchPart,
+    JobFlow,
+    JobFolder,
+    JobState,
+    StoredRequest,
+    get_unix_time,
+    item_id,
+    split_items,
+)
 from .values import BatchItem, check_source
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Invalid arguments raise ConfigurationError before anything is sent. Arguments ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -42,6 +42,9 @@ class HasRequest(Protocol):
 
 RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | Sequence[Message | Mapping[str, Any]]
 """A request, or text, a message, a conversation, a session, or a graph that becomes one."""
+Requests: TypeAlias = Iterable[RequestLike]
+AnyRequests: TypeAlias = Iterable[RequestLike] | AsyncIterable[RequestLike]
+"""The input of a batch. Async batches also take async iterables."""
 
 REQUEST_OPTIONS = frozenset(AgentRequest.model_fields) | {"schema"}
 """Options that every call method takes."""

@@ -12,7 +12,6 @@ from .._missing_names import reject_names
 from ..tools.base import AgentTool, AgentToolResult, Signal, Tool
 from ..types import ImageContent, JsonObject, Message, TextContent, ThinkingContent, ThinkingLevel, ToolCallContent
 from .agent_loop import AgentLoop
-from .compaction import Compaction
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -55,7 +54,7 @@ from .functions import (
     agent_loop_continue,
     stream_function,
 )
-from .hooks import Allow, ApprovalRules, Ask, Change, Decision, Deny, Hooks
+from .hooks import Allow, ApprovalRules, Ask, Change, Compaction, Decision, Deny, Hooks
 from .journal import (
     Journal,
     JournalEntry,

@@ -22,7 +22,7 @@ from .events import AgentEvent, AgentMessage, MessageLike, coerce_message
 from .functions import AgentState, Model, check_continuable
 from .hooks import Hooks
 from .results import RunResult
-from .streams import AsyncRunStream, RunStream, RunView, StartedRun
+from .streams import AsyncRunStream, RunStream, StartedRun
 
 if TYPE_CHECKING:
     from ..types.options import DepsT, ToolLike
@@ -179,17 +179,14 @@ class AgentLoop:
         try:
             yield
         finally:
-            self._add_messages(stream)
+            self.messages = [*self.messages, *stream.messages]
+            self._error = None if stream.error is None else str(stream.error)
+            self._running = None
 
     @asynccontextmanager
     async def _aturn(self, stream: Any) -> AsyncIterator[None]:
         with self._turn(stream):
             yield
-
-    def _add_messages(self, stream: RunView) -> None:
-        self.messages = [*self.messages, *stream.messages]
-        self._error = None if stream.error is None else str(stream.error)
-        self._running = None
 
     def _options(self, prompts: Sequence[AgentMessage]) -> dict[str, Any]:
         hooks = self.hooks or Hooks()

@@ -6,17 +6,22 @@ failure is reported in the last events and then raised.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from ..engine.context import Context, TurnRef
+from ..calls.requests import CALL_OPTIONS, REQUEST_OPTIONS, RequestLike, read_request
+from ..engine.context import Call, Context, TurnRef
 from ..engine.flow import Emit, Flow, Now, intercept
 from ..errors import AgentError, BudgetExceededError, ConfigurationError
-from ..tools.base import AgentToolResult, NestedTool, Nesting, Suspended, Tool, ToolContext
-from ..types import Message, Role
+from ..tools.base import AgentToolResult, NestedTool, Nesting, Signal, Suspended, Tool, ToolContext, count_positional
+from ..tools.functions import as_tool
+from ..types import AgentRequest, AgentResponse, Message, Role, ToolLoopConfig, ToolSpec
+from ..types._base import validate_with
+from ..types.option_errors import check_options
 from .events import (
     AgentEndEvent,
     AgentEvent,
@@ -26,12 +31,14 @@ from .events import (
     MessageStartEvent,
     to_model_messages,
 )
-from .hooks import RunPlan, accepts_signal, call_hook, poll_messages
-from .recovery import restore_run, write_end, write_message, write_response
-from .results import RunResult
+from .hooks import Hooks, RunPlan, call_hook, poll_messages
+from .recovery import pause_run, restore_run, restore_state, write_end, write_message, write_response
+from .results import PausedRun, RunResult
 from .run_state import PartialMessage, RunState
-from .setup import Runner, check_run_options, pause_run, prepare_run
 from .tool_calls import run_calls
+
+if TYPE_CHECKING:
+    from ..base_client import BaseClient
 
 
 class _WaitsForApproval(Exception):
@@ -129,7 +136,7 @@ def _prepare_messages(plan: RunPlan, state: RunState) -> Flow[Sequence[Message]]
     messages: Sequence[AgentMessage] = state.history
     hooks = plan.hooks
     if hooks.transform_context is not None:
-        args = (list(messages), plan.signal) if accepts_signal(hooks.transform_context) else (list(messages),)
+        args = (list(messages), plan.signal) if count_positional(hooks.transform_context, 2) > 1 else (list(messages),)
         messages = yield from call_hook("transform_context", hooks.transform_context, *args)
     if hooks.convert_to_llm is not None:
         converted = yield from call_hook("convert_to_llm", hooks.convert_to_llm, list(messages))
@@ -188,6 +195,125 @@ def _pause_run(plan: RunPlan, state: RunState) -> Flow[RunResult]:
     return state.result(now=(yield from Now()), stop_reason="pause", paused=paused)
 
 
+# Preparation
+
+_HOOKS = frozenset(field.name for field in fields(Hooks))
+RUN_OPTIONS = _HOOKS | {"loop", "deps", "run_id", "history", "prompts"}
+"""Options of `run` besides the fields of a request."""
+_ALL_OPTIONS = REQUEST_OPTIONS | RUN_OPTIONS
+
+
+def check_run_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for an unknown option of a run."""
+    check_options(options, _ALL_OPTIONS, "A run", CALL_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run that is ready to start, on any driver."""
+
+    plan: RunPlan
+    state: RunState
+    deadline: float | None
+    """Seconds for the whole run."""
+
+
+def prepare_run(
+    runner: BaseClient,
+    request: RequestLike | PausedRun,
+    options: Mapping[str, Any],
+    *,
+    streaming: bool,
+    is_retried: bool = False,
+) -> PreparedRun:
+    """Read the request and the options, and raise their errors before anything is sent.
+
+    The options `history` and `prompts` replace the messages and input of the request; they may hold custom roles.
+    """
+    check_run_options(options)
+    run_options = {name: value for name, value in options.items() if name in RUN_OPTIONS}
+    overrides = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    history, prompts = run_options.get("history"), run_options.get("prompts")
+    config = _read_loop_config(run_options.get("loop"), runner.loop)
+    own_hooks = {name: value for name, value in run_options.items() if name in _HOOKS and value is not None}
+    hooks = runner.hooks or Hooks()
+    if own_hooks:
+        hooks = replace(hooks, **own_hooks)
+    if isinstance(request, PausedRun):
+        state = restore_state(request)
+        agent_request = read_request(request.request, {**overrides, "messages": request.messages})
+        new_messages: Sequence[AgentMessage] = ()
+    else:
+        agent_request = read_request(request, overrides)
+        before = list(agent_request.messages) if history is None else list(history)
+        new_messages = (
+            prompts if prompts is not None else () if not agent_request.input else (Message.user(agent_request.input),)
+        )
+        state = RunState(run_options.get("run_id") or f"run_{os.urandom(8).hex()}", before, len(before))
+        if history is not None or prompts is not None:
+            agent_request = agent_request.model_copy(
+                update={"input": None, "messages": to_model_messages([*before, *new_messages])}
+            )
+    prepared = runner._prepare(agent_request, {})
+    plan = RunPlan(
+        call_model=_create_model_call(runner._call(streaming=streaming), prepared),
+        tools=_create_tool_lookup(runner, prepared),
+        request=agent_request.copy_with(input=None, messages=()),
+        config=config,
+        hooks=hooks,
+        deps=run_options.get("deps"),
+        signal=Signal(),
+        prompts=new_messages,
+        is_retried=is_retried,
+    )
+    limits = [limit for limit in (prepared.deadline, config.time_budget) if limit is not None]
+    return PreparedRun(plan, state, min(limits, default=None))
+
+
+def _read_loop_config(value: Any, default: ToolLoopConfig) -> ToolLoopConfig:
+    if value is None:
+        return default
+    if isinstance(value, ToolLoopConfig):
+        return value
+    if isinstance(value, Mapping):
+        check_options(value, ToolLoopConfig.model_fields, "loop")
+        return validate_with(lambda: default.model_copy(update=dict(value)))
+    raise ConfigurationError(
+        f"loop is a {type(value).__name__}.", field="loop", fix="Pass a ToolLoopConfig, or a dict of its fields."
+    )
+
+
+def _create_model_call(call: Call, prepared: AgentRequest) -> Any:
+    forced = prepared.tool_choice not in (None, "auto", "none")
+
+    def call_model(messages: Sequence[Message], turn: int, context: Context) -> Flow[AgentResponse]:
+        changes: dict[str, Any] = {"input": None, "messages": tuple(messages)}
+        if forced and turn > 1:
+            changes["tool_choice"] = None  # a forced tool in every turn would never end
+        return call(prepared.copy_with(**changes), context)
+
+    return call_model
+
+
+def _create_tool_lookup(runner: BaseClient, prepared: AgentRequest) -> Any:
+    """Return a function that finds tools by name. A request's own tools win, unless they cannot run."""
+    requested = _index_tools(prepared.tools)
+
+    def tools(response: AgentResponse | None) -> Mapping[str, Tool]:
+        own = _index_tools(runner.own_tools(response))
+        if not own:
+            return requested
+        return {**own, **{name: tool for name, tool in requested.items() if tool.can_run or name not in own}}
+
+    return tools
+
+
+def _index_tools(tools: Sequence[Any]) -> dict[str, Tool]:
+    return {tool.name: as_tool(tool) for tool in tools if isinstance(tool, ToolSpec | Tool)}
+
+
+# Sub-agents
+
 _SETTINGS = frozenset(field.name for field in fields(Tool))
 _TASK = {
     "type": "object",
@@ -205,7 +331,7 @@ class SubAgent(NestedTool):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runner: Runner, name: str, description: str, settings: Mapping[str, Any]) -> SubAgent:
+    def of(cls, runner: BaseClient, name: str, description: str, settings: Mapping[str, Any]) -> SubAgent:
         own = {key: value for key, value in settings.items() if key in _SETTINGS}
         options = {key: value for key, value in settings.items() if key not in _SETTINGS}
         if "isolation" in own:

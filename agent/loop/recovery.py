@@ -1,4 +1,4 @@
-"""Journaling: write a run's steps to its journal, and restore an interrupted run from it."""
+"""Recovery: write runs to a journal and restore them from it, and convert paused runs to data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic_core import to_json, to_jsonable_python
 from ..engine.flow import Flow, Invoke
 from ..errors import AgentError, ConfigurationError
 from ..tools.base import NestedTool
-from ..types import AgentResponse, FrozenDict, Message, ToolResult
-from .events import AgentMessage, to_model_messages
-from .hooks import RunPlan, extract_cost
+from ..types import AgentResponse, FrozenDict, Message, Role, ToolResult
+from .events import AgentMessage, coerce_message, to_model_messages
+from .hooks import RunCost, RunPlan, extract_cost
 from .journal import JournalEntry, JournalError
-from .results import WaitingCall
+from .results import PausedRun, RunNotes, WaitingCall, open_turn, read_history, results_in
 from .run_state import RunState, Slot
 
 
@@ -255,3 +255,105 @@ def _call_journal(plan: RunPlan, state: RunState, method: Any, *args: Any) -> Fl
 
 def _conflict(state: RunState) -> JournalError:
     return JournalError(f"Another process is continuing the run {state.run_id!r}.")
+
+
+# Paused runs
+
+_FACTS = ("provider", "model", "usage", "stop_reason", "latency_ms", "cost_estimate", "cost_source", "id", "request_id")
+
+
+def pause_run(plan: RunPlan, state: RunState) -> PausedRun:
+    """Return everything needed to resume the run, as data."""
+    open_slots = [slot for slot in state.slots if slot.result is None]
+    return PausedRun(
+        run_id=state.run_id,
+        request=plan.request,
+        messages=[message for message in state.history if isinstance(message, Message)],
+        start=sum(isinstance(message, Message) for message in state.history[: state.start]),
+        turn=state.turn,
+        waiting=[slot.waiting for slot in open_slots if slot.waiting is not None],
+        held=[slot.call.id for slot in open_slots if slot.waiting is None],
+        verdicts={slot.call.id: slot.verdict for slot in open_slots if slot.waiting and slot.verdict},
+        results=[slot.result for slot in state.slots[state.reported_results :] if slot.result is not None],
+        usage=state.usage,
+        known_cost=state.cost.dollars,
+        costs_known=state.cost.known,
+        attempts=state.attempts,
+        answers=[
+            AgentResponse.model_validate({name: getattr(answer, name) for name in _FACTS}) for answer in state.responses
+        ],
+        warnings=tuple(state.warnings),
+        notes=_build_notes(plan, state),
+    )
+
+
+def _build_notes(plan: RunPlan, state: RunState) -> RunNotes:
+    return RunNotes(
+        digest=hash_request(plan, state),
+        start=state.start,
+        asides=[
+            (place, dict(message)) for place, message in enumerate(state.history) if not isinstance(message, Message)
+        ],
+        outcomes={slot.call.id: slot.outcome for slot in state.slots if slot.result is not None},
+        misfits=[slot.call.id for slot in state.slots if slot.is_invalid],
+        repairs=state.repairs,
+        repeats=state.repeats,
+        steering=[_as_dict(message) for message in (*state.resumed_steering, *state.steered, *state.steering.take())],
+        follow_ups=[_as_dict(message) for message in state.follow_ups.take()],
+    )
+
+
+def _as_dict(message: AgentMessage) -> dict[str, Any]:
+    return message.to_dict() if isinstance(message, Message) else dict(message)
+
+
+def restore_state(paused: PausedRun) -> RunState:
+    """Restore the state of a paused run. Raise ConfigurationError if it is inconsistent."""
+    paused.check()
+    notes = paused.notes
+    state = RunState(paused.run_id, *read_history(paused))
+    state.turn = paused.turn
+    state.usage = paused.usage
+    state.cost = RunCost(paused.known_cost or 0.0, paused.costs_known)
+    state.attempts = list(paused.attempts)
+    state.warnings = dict.fromkeys(paused.warnings)
+    state.digest = notes.digest
+    state.repairs = notes.repairs
+    state.repeats = dict(notes.repeats)
+    state.responses = _restore_responses(paused)
+    state.resumed_steering = [coerce_message(message) for message in notes.steering]
+    for message in notes.follow_ups:
+        state.follow_ups.put(coerce_message(message))
+    place, _ = open_turn(paused.messages)
+    answer = paused.messages[place]
+    state.reported_results = len(results_in(paused.messages[place + 1 :]))
+    state.slots = _restore_slots(paused, place)
+    state.latest = AgentResponse(
+        content=answer.parts, stop_reason="tool_calls", provider=answer.provider or "", model=answer.model or ""
+    )
+    return state
+
+
+def _restore_responses(paused: PausedRun) -> list[AgentResponse]:
+    messages = [message for message in paused.messages[paused.start :] if message.role is Role.ASSISTANT]
+    facts: Sequence[AgentResponse] = paused.answers or [AgentResponse()] * paused.turn
+    return [
+        response.copy_with(content=message.parts)
+        for response, message in zip(facts, messages[-paused.turn :], strict=True)
+    ]
+
+
+def _restore_slots(paused: PausedRun, place: int) -> list[Slot]:
+    """Return the calls of the open turn with their results, reasons to wait and verdicts."""
+    notes = paused.notes
+    results = {result.tool_call_id: result for result in (*results_in(paused.messages[place + 1 :]), *paused.results)}
+    waiting = {call.id: call for call in paused.waiting}
+    slots: list[Slot] = []
+    for call in paused.messages[place].tool_calls or ():
+        slot = Slot(call, call.name, waiting=waiting.get(call.id), verdict=paused.verdicts.get(call.id))
+        if slot.waiting is not None:
+            slot.charges, slot.charges_before_resume = list(slot.waiting.spent), len(slot.waiting.spent)
+        if (result := results.get(call.id)) is not None:
+            slot.restore(result, notes.outcomes.get(call.id, "completed"), is_invalid=call.id in notes.misfits)
+        slots.append(slot)
+    return slots

@@ -34,7 +34,8 @@ def run_calls(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
     """Handle every call of the turn. Calls that wait for a decision are left without a result."""
     tools = plan.tools(state.latest)
     waiting = [slot for slot in state.slots if slot.result is None]
-    sequential = not plan.config.parallel_tool_execution or any(_is_sequential(slot, tools) for slot in waiting)
+    called = [tools.get(slot.raw_name) for slot in waiting]
+    sequential = not plan.config.parallel_tool_execution or any(tool and tool.sequential for tool in called)
     is_blocked = False
     try:
         for group in [[slot] for slot in waiting] if sequential else [waiting]:
@@ -49,11 +50,6 @@ def run_calls(plan: RunPlan, state: RunState, context: Context) -> Flow[None]:
                 slot.running.cancel()
     if all(slot.result is not None for slot in state.slots):
         _check_progress(plan, state)
-
-
-def _is_sequential(slot: Slot, tools: Mapping[str, Tool]) -> bool:
-    tool = tools.get(slot.raw_name)
-    return tool is not None and tool.sequential
 
 
 # Validation and approval

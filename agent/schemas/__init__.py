@@ -26,7 +26,7 @@ from ..errors import ConfigurationError
 from ..types import freeze, thaw
 from ..wire_formats import schema_dialect
 from .dialect import WRAPPER, wrap_value
-from .reader import Restorer, Unresolvable, find_dangling_reference, find_schema_error, resolve_reference, types_of
+from .reader import Restorer, find_dangling_reference, find_schema_error, follow_references, types_of
 from .validation import StepLimitExceeded, check_limits, defer_if_inline, limit_steps
 
 if TYPE_CHECKING:
@@ -162,15 +162,7 @@ def _dead_end(text: bytes) -> str | None:
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:
     """Whether all valid values are objects."""
-    target: Any = schema
-    for _ in range(20):
-        if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
-            break
-        try:
-            target = resolve_reference(target["$ref"], schema)
-        except Unresolvable:
-            return False
-    return isinstance(target, Mapping) and types_of(target) == ["object"]
+    return types_of(follow_references(schema, schema)) == ["object"]
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +175,9 @@ def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
+
+
 def _adjust_references(schema: Any) -> Any:
     """Adjust references to the root or to non-definitions for the wrapper."""
     if isinstance(schema, list):
@@ -191,11 +186,7 @@ def _adjust_references(schema: Any) -> Any:
         return schema
     return {
         key: f"#/properties/{WRAPPER}{value[1:].rstrip('/')}"
-        if key == "$ref" and isinstance(value, str) and value.startswith("#") and not _is_definition(value)
+        if key == "$ref" and isinstance(value, str) and value.startswith("#") and not value.startswith(_DEFINITIONS)
         else _adjust_references(value)
         for key, value in schema.items()
     }
-
-
-def _is_definition(reference: str) -> bool:
-    return reference.startswith(("#/$defs/", "#/definitions/"))

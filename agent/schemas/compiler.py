@@ -8,8 +8,8 @@ sent as advice, but not be enforced.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .dialect import (
@@ -38,6 +38,7 @@ from .reader import (
     BOOKKEEPING,
     Unresolvable,
     evidently_disjoint,
+    follow_references,
     is_equal,
     json_type,
     literals_of,
@@ -165,7 +166,7 @@ class Compiler:
         if node is None:
             return None
         for keyword in unenforced:
-            self._lose(at, f"{keyword} is not enforced")
+            self._lose_keyword(at, keyword)
         return describe_limits(node, unenforced)
 
     def _limits(self, kind: str, schema: Mapping[str, Any], node: Node) -> dict[str, Any]:
@@ -243,7 +244,7 @@ class Compiler:
             node["additionalProperties"] = False
             return
         if patterns:
-            self._lose(at, "patternProperties is not enforced")
+            self._lose_keyword(at, "patternProperties")
         if isinstance(rest, dict):
             compiled = self._schema(rest, at.below("additionalProperties"))
             if compiled is not None:
@@ -305,7 +306,11 @@ class Compiler:
         others = [{equality_key(value) for value in values} for values in lists[1:]]
         seen: set[tuple[str, str]] = set()
         beside = schema.keys() - ANNOTATIONS - BOOKKEEPING - {"enum", "const", "type"}
-        for value in self._filter_literals(lists[0], schema) if beside else lists[0]:
+        allowed = lists[0]
+        if beside:  # other limits of the schema apply, too
+            validator = create_limited_validator(self._root).evolve(schema=schema)
+            allowed = [value for value in allowed if is_valid(value, validator)]
+        for value in allowed:
             kind = json_type(value)
             fits = not types or kind in types or (kind == "integer" and "number" in types)
             if not fits or not all(equality_key(value) in keys for keys in others):
@@ -325,11 +330,6 @@ class Compiler:
         ]
         return self._build_union(nodes, schema)
 
-    def _filter_literals(self, values: list[Any], schema: Mapping[str, Any]) -> list[Any]:
-        """Return the literals that satisfy the other limits of the schema."""
-        validator = create_limited_validator(self._root).evolve(schema=schema)
-        return [value for value in values if is_valid(value, validator)]
-
     # Unions, intersections, references
 
     def _union(self, schema: Mapping[str, Any], at: Location) -> Node | None:
@@ -337,7 +337,8 @@ class Compiler:
         if variants and others:
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
             return self._compile_all_of({**rest, "allOf": [{"anyOf": variants}, {"oneOf": others}]}, at)
-        if others and "discriminator" not in schema and not evidently_disjoint([self._target(one) for one in others]):
+        targets = [follow_references(one, self._root) for one in others or ()]
+        if others and "discriminator" not in schema and not evidently_disjoint(targets):
             self._lose(at, "oneOf is enforced as anyOf: several variants can match")
         key = "oneOf" if others else "anyOf"
         base = {name: schema[name] for name in schema if name != key and name not in ANNOTATIONS | BOOKKEEPING}
@@ -353,19 +354,8 @@ class Compiler:
             return True
         if base.keys() != {"type"} or not isinstance(variant, dict):
             return False
-        types = types_of(self._target(variant))
+        types = types_of(follow_references(variant, self._root))
         return bool(types) and set(types) <= set(types_of(base))
-
-    def _target(self, schema: Any) -> dict[str, Any]:
-        """Follow a chain of references."""
-        for _ in range(MERGED_ROUNDS):
-            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
-                break
-            try:
-                schema = resolve_reference(schema["$ref"], self._root)
-            except Unresolvable:
-                break
-        return schema if isinstance(schema, dict) else {}
 
     def _build_union(self, nodes: Sequence[Node | None], schema: Mapping[str, Any]) -> Node | None:
         found: dict[str, Node] = {}
@@ -395,14 +385,14 @@ class Compiler:
         merged: Any = rest
         try:
             for position, member in enumerate(members):
-                lose = _Loser(self, at.below("allOf", position))
+                lose = partial(self._lose_keyword, at.below("allOf", position))
                 plain, level = self._without_reference(member, level, lose)
                 merged = conjoin(merged, plain, lose)
         except (CannotMerge, Unresolvable) as error:
             return self._loosen(at, str(error))
         return self._schema(merged, at._replace(level=level))
 
-    def _without_reference(self, schema: Any, level: int, lose: _Loser) -> tuple[Any, int]:
+    def _without_reference(self, schema: Any, level: int, lose: Callable[[str], None]) -> tuple[Any, int]:
         self._count_node()
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
             reference = schema["$ref"]
@@ -473,17 +463,9 @@ class Compiler:
     def _lose(self, at: Location, what: str) -> None:
         self.lost.setdefault(f"{at.path or '/'}: {what}")
 
+    def _lose_keyword(self, at: Location, keyword: str) -> None:
+        self._lose(at, f"{keyword} is not enforced")
+
     def _loosen(self, at: Location, why: str) -> Node:
         self.loose.setdefault(f"{at.path or '/'}: {why}, so the schema is not enforced")
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Loser:
-    """Callback that reports keywords lost in a merge."""
-
-    compiler: Compiler
-    at: Location
-
-    def __call__(self, keyword: str) -> None:
-        self.compiler._lose(self.at, f"{keyword} is not enforced")

@@ -120,6 +120,18 @@ def resolve_reference(reference: str, root: Any) -> Any:
     return target
 
 
+def follow_references(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Follow a chain of references; {} if it cannot be resolved."""
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        try:
+            schema = resolve_reference(schema["$ref"], root)
+        except Unresolvable:
+            return {}
+    return schema if isinstance(schema, Mapping) and "$ref" not in schema else {}
+
+
 def pointer_steps(reference: str) -> list[str]:
     if reference in ("#", "#/"):
         return []
@@ -299,11 +311,12 @@ class Restorer:
         return value
 
     def _walk_union(self, value: Any, schema: Mapping[str, Any], key: str, depth: int) -> Any:
-        possible = [variant for variant in schema[key] if not _contradicts(value, self._target(variant))]
+        targets = [(variant, follow_references(variant, self._original)) for variant in schema[key]]
+        possible = [(variant, target) for variant, target in targets if not _contradicts(value, target)]
         if len(possible) == 1:  # trying all variants takes exponential time in recursive unions
-            return self._walk(value, possible[0], depth)
+            return self._walk(value, possible[0][0], depth)
         fitting: list[Any] = []
-        for variant in sorted(possible, key=lambda variant: _count_unknown_properties(value, self._target(variant))):
+        for variant, _ in sorted(possible, key=lambda pair: _count_unknown_properties(value, pair[1])):
             candidate = self._walk(value, variant, depth)
             if self._fits(candidate, variant):
                 # The type may be declared outside the union.
@@ -311,17 +324,6 @@ class Restorer:
                     return candidate
                 fitting.append(candidate)
         return fitting[0] if fitting else value
-
-    def _target(self, schema: Any) -> Mapping[str, Any]:
-        """Follow a chain of references; {} if it cannot be resolved."""
-        for _ in range(_DEEPEST):
-            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-                break
-            try:
-                schema = resolve_reference(schema["$ref"], self._original)
-            except Unresolvable:
-                return {}
-        return schema if isinstance(schema, Mapping) and "$ref" not in schema else {}
 
     def _walk_object(self, value: dict[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
         named = schema.get("properties")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,11 +23,9 @@ from ..graph.dag import append_messages, keep_setup, rewind_last_turn
 from ..graph.files import decode_nodes, encode_node
 from ..graph.node import collect_system_prompt, collect_tools, link_messages
 from ..loop.events import MessageLike, coerce_message
-from ..loop.results import PausedRun, SessionPlace
 from ..stores.base import SessionNotFoundError, SessionRecord, Store, StoreError
 from ..types import AgentRequest, AgentResponse, Message, RequestTool, Session, ToolSpec, Usage
 from ..types.option_errors import check_keywords
-from .turns import Conversation, RunTurn
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -279,26 +278,20 @@ class SessionState:
 
     # Internals
 
-    def _turn(self) -> _TurnLock:
-        return _TurnLock(self)
-
-    def _start_run(self, turn: RunTurn) -> Any:
-        if turn.paused is not None:
-            self._unload()  # resumes after the current state of the store
-        return self._run_request(turn)
-
-    async def _astart_run(self, turn: RunTurn) -> None:
-        if turn.paused is not None:
-            self._unload()
-        await self._aload()
-
-    def _run_request(self, turn: RunTurn) -> AgentRequest | PausedRun:
-        heads = tuple(head.id for head in self._load().heads)
-        turn.start(Conversation(SessionPlace(id=self.id, heads=heads), self._history(), self._setup()[1]))
-        if turn.paused is not None:
-            return turn.paused
-        assert turn.asked is not None
-        return self._with_conversation(turn.asked)
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Exclude a second turn, which raises ConfigurationError."""
+        if self._busy:
+            raise ConfigurationError(
+                "The session is busy with another turn.",
+                field="session",
+                fix="Wait for that turn, or fork() the session.",
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
 
     def _unload(self) -> bool:
         """Drop the loaded conversation, if there is a store to reload it from."""
@@ -423,24 +416,3 @@ class SessionState:
             self._messages = self._cached_setup = None
         elif self._messages is not None:
             self._messages += said
-
-
-class _TurnLock:
-    """Lock of a session during a turn: a second turn raises ConfigurationError."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: SessionState) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        if self._session._busy:
-            raise ConfigurationError(
-                "The session is busy with another turn.",
-                field="session",
-                fix="Wait for that turn, or fork() the session.",
-            )
-        self._session._busy = True
-
-    def __exit__(self, *exc: object) -> None:
-        self._session._busy = False

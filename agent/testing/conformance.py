@@ -1,14 +1,18 @@
-"""Conformance tests for wire formats: codec and server side must agree.
+"""Conformance tests: suite for wire formats, and harness of the suite for stores.
 
-Cases for optional features, such as reasoning, images and token counts, depend on the codec's capabilities.
+The codec and the server side of a wire format must agree. Cases for optional features, such as reasoning, images and
+token counts, depend on the codec's capabilities.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .. import errors
 from ..engine.wire import Reply
@@ -16,6 +20,7 @@ from ..providers import Provider, load_provider, server_dialects
 from ..providers.server_dialect import InboundRequest, ServerDialect
 from ..providers.server_stream import response_events
 from ..schemas import compile_schema
+from ..stores.base import NodeRow, SessionRecord, Store
 from ..types import (
     AgentConfig,
     AgentRequest,
@@ -33,6 +38,18 @@ from ..types import (
     Usage,
 )
 from ..wire_formats import wire_format
+
+
+@contextmanager
+def name_failures(case: str) -> Iterator[None]:
+    """Add the name of a case to its failure."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+    except Exception as error:
+        raise AssertionError(f"{case}: unexpected {type(error).__name__}: {error}") from error
+
 
 _URL = "http://127.0.0.1:9"
 _USAGE = Usage(prompt_tokens=120, completion_tokens=40)
@@ -106,11 +123,11 @@ class FormatHarness:
         return {name: AgentResponse(content=parts, usage=_USAGE, model=self.model) for name, parts in contents.items()}
 
 
-Case: TypeAlias = Callable[[FormatHarness], None]
-WIRE_FORMAT_CASES: dict[str, Case] = {}
+FormatCase: TypeAlias = Callable[[FormatHarness], None]
+WIRE_FORMAT_CASES: dict[str, FormatCase] = {}
 
 
-def _case(case: Case) -> Case:
+def _case(case: FormatCase) -> FormatCase:
     WIRE_FORMAT_CASES[case.__name__] = case
     return case
 
@@ -130,12 +147,8 @@ def check_wire_format(name: str, *, model: str = "model", only: Sequence[str] = 
         only: Names of cases; by default, all of `WIRE_FORMAT_CASES`.
     """
     for case in only or WIRE_FORMAT_CASES:
-        try:
+        with name_failures(case):
             WIRE_FORMAT_CASES[case](FormatHarness(name, model))
-        except AssertionError as error:
-            raise AssertionError(f"{case}: {error}") from error
-        except Exception as error:
-            raise AssertionError(f"{case}: unexpected {type(error).__name__}: {error}") from error
 
 
 def _expect_equal(actual: AgentResponse, expected: AgentResponse, label: str) -> None:
@@ -341,3 +354,105 @@ def tokens_are_counted(harness: FormatHarness) -> None:
     assert harness.server.match_endpoint(wire.url) == "count", f"the server side has no endpoint {wire.url}"
     assert harness.server.decode_request(wire.url, wire.body).model == harness.model
     assert codec.decode_count(Reply(200, {}, harness.server.encode_count(17)), harness.request()) == 17
+
+
+# Stores
+
+Make: TypeAlias = Callable[[], Store | Awaitable[Store]]
+Reopen: TypeAlias = Callable[[Store], Store | Awaitable[Store]]
+E = TypeVar("E", bound=errors.AgentError)
+StoreCase: TypeAlias = "Callable[[StoreHarness], Coroutine[Any, Any, None]]"
+
+
+class StoreHarness:
+    """Creates, reopens and closes the stores of one case."""
+
+    def __init__(self, make: Make, reopen: Reopen | None) -> None:
+        self._make, self._reopen = make, reopen
+        self._stores: list[Store] = []
+
+    @property
+    def can_reopen(self) -> bool:
+        return self._reopen is not None
+
+    async def store(self) -> AsyncStore:
+        return await self._add(self._make())
+
+    async def reopen(self, store: AsyncStore) -> AsyncStore:
+        assert self._reopen is not None
+        return await self._add(self._reopen(store.store))
+
+    async def run(self, case: StoreCase) -> None:
+        try:
+            with name_failures(case.__name__):
+                await case(self)
+        finally:
+            for store in self._stores:
+                await _resolve(store.close())
+
+    async def _add(self, made: Store | Awaitable[Store]) -> AsyncStore:
+        store: Store = await _resolve(made)
+        self._stores.append(store)
+        return AsyncStore(store)
+
+
+async def _resolve(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+class AsyncStore:
+    """Store with async methods only. Sync methods run in threads, so that concurrent calls overlap."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self.store, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            if inspect.iscoroutinefunction(method):
+                return await method(*args, **options)
+            return await _resolve(await asyncio.to_thread(method, *args, **options))
+
+        return call
+
+    async def append(self, session_id: str, rows: Sequence[NodeRow], *, expected_version: int, **options: Any) -> int:
+        """Append rows. By default, the last one becomes the head."""
+        options = {"heads": [rows[-1]["id"]] if rows else [], "expected_version": expected_version, **options}
+        version: int = await self.__getattr__("append")(session_id, rows, **options)
+        return version
+
+
+def node(id: str, *parents: str, text: str = "", **more: Any) -> dict[str, Any]:
+    """Return a row in the format of graphs."""
+    data = {"role": "user", "content": text or f"This is {id}."}
+    return {"id": id, "parents": list(parents), "timestamp": 1700000000.25, "metadata": {}, "data": data, **more}
+
+
+async def expect_error(kind: type[E], operation: Awaitable[Any], label: str) -> E:
+    try:
+        result = await operation
+    except kind as error:
+        return error
+    except errors.AgentError as error:
+        raise AssertionError(f"{label} must raise {kind.__name__}, not {type(error).__name__}: {error}") from error
+    raise AssertionError(f"{label} must raise {kind.__name__}; it returned {result!r}")
+
+
+def expect(actual: Any, expected: Any, label: str) -> None:
+    assert actual == expected, f"{label}: {actual!r} instead of {expected!r}"
+
+
+def expect_rows(actual: Sequence[NodeRow], expected: Sequence[NodeRow], label: str) -> None:
+    """Compare rows as JSON, where True is not 1."""
+    expect([row["id"] for row in actual], [row["id"] for row in expected], f"{label}, ids of the nodes")
+    for actual_row, expected_row in zip(actual, expected, strict=True):
+        rows = [json.dumps(row, sort_keys=True) for row in (actual_row, expected_row)]
+        assert rows[0] == rows[1], f"{label}, a node: {rows[0]} instead of {rows[1]}"
+
+
+def expect_record(actual: SessionRecord, expected: SessionRecord, label: str) -> None:
+    for name in ("id", "title", "version", "created_at", "updated_at", "metadata", "node_count"):
+        expect(getattr(actual, name), getattr(expected, name), f"{label}, {name}")
+    expect(list(actual.heads), list(expected.heads), f"{label}, heads")
+    expect_rows(actual.nodes, expected.nodes, label)

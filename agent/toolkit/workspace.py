@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Self
 from typing_extensions import override
 
 from ..errors import ConfigurationError
-from ..tools.base import AgentToolResult, Tool, ToolContext
-from ..tools.truncation import count_lines, omit_middle
+from ..tools.base import AgentToolResult, Tool, ToolContext, count_lines, omit_middle
 from ..types import FrozenDict, JsonObject
 from .sandbox import Folder
 

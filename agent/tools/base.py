@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import Parameter, isawaitable, iscoroutinefunction, signature
 from time import monotonic
-from typing import Any, Generic, Literal, TypeAlias, get_args
+from typing import Any, Generic, Literal, Protocol, TypeAlias, get_args
 
 from typing_extensions import TypeVar, override
 
@@ -87,10 +87,6 @@ def _ignore(partial: Any) -> None:
     pass
 
 
-def _no_messages() -> Sequence[Message]:
-    return ()
-
-
 @dataclass(slots=True, eq=False)
 class ToolContext(Generic[Deps]):
     """Context of a tool call. A parameter with this annotation is filled in, and not in the schema.
@@ -113,7 +109,7 @@ class ToolContext(Generic[Deps]):
     turn: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments as the model wrote them, or as `before_tool_call` changed them."""
-    recall: Callable[[], Sequence[Message]] = _no_messages
+    recall: Callable[[], Sequence[Message]] = tuple
     report: Callable[[Any], None] = _ignore
     """Report a partial result: text, or an `AgentToolResult` with details."""
     signal: Signal = field(default_factory=Signal)
@@ -279,11 +275,11 @@ class AgentTool(Tool):
         if self.execute is None:
             return super().run(arguments, context)
         args = (context.call_id, arguments, context.signal, context.report)
-        return self.execute(*args[: _count_positional(self.execute, len(args))])
+        return self.execute(*args[: count_positional(self.execute, len(args))])
 
 
-def _count_positional(function: Callable[..., Any], limit: int) -> int:
-    """Return how many positional arguments a function takes."""
+def count_positional(function: Callable[..., Any], limit: int) -> int:
+    """Return how many positional arguments a function takes, at most a limit."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -337,12 +333,12 @@ def validate_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str
                 fix="Correct the schema. References are not fetched.",
             )
         if verdict.problems:
-            raise ArgumentsError("; ".join(_describe_problem(*problem) for problem in verdict.problems))
+            described = (
+                message[:300] if path == "$" else f"{path.removeprefix('$.')}: {message[:300]}"
+                for path, message in verdict.problems
+            )
+            raise ArgumentsError("; ".join(described))
     return copy
-
-
-def _describe_problem(path: str, message: str) -> str:
-    return message[:300] if path == "$" else f"{path.removeprefix('$.')}: {message[:300]}"
 
 
 @dataclass
@@ -380,3 +376,46 @@ class Nesting:
     """The paused nested run to resume. None starts a new one."""
     is_retried: Callable[[], bool] = bool
     """Whether an earlier attempt of this call was charged."""
+
+
+# Truncation of long texts to the limits of a `TruncationConfig`
+
+
+class OutputLimits(Protocol):
+    """The fields of a `TruncationConfig`."""
+
+    max_chars: int
+    max_lines: int
+    enabled: bool
+
+
+def count_lines(text: str) -> int:
+    return text.count("\n") + (not text.endswith("\n") and bool(text))
+
+
+def split_long_text(text: str, limits: OutputLimits) -> tuple[str, str] | None:
+    """Return the start and the end of a text, without the middle; None if it is within the limits."""
+    if not limits.enabled or (len(text) <= limits.max_chars and count_lines(text) <= limits.max_lines):
+        return None
+    most_chars, most_lines = max(limits.max_chars, 0), max(limits.max_lines, 0)
+    lines = text.removesuffix("\n").split("\n")
+    if len(lines) > most_lines:
+        ending = len(lines) - most_lines // 2
+        head, tail = "\n".join(lines[: most_lines - most_lines // 2]), "\n".join(lines[ending:])
+    else:
+        head, tail = text, text
+    room = most_chars // 2
+    return head[: most_chars - room], tail[-room:] if room else ""
+
+
+def omit_middle(text: str, limits: OutputLimits, store: Callable[[str], str] | None = None) -> str:
+    """Replace the middle of a text beyond the limits by a note; `store` keeps the text and returns where."""
+    parts = split_long_text(text, limits)
+    if parts is None:
+        return text
+    head, tail = parts
+    missing = max(len(text) - len(head) - len(tail), 0)
+    missing_lines = max(count_lines(text) - count_lines(head) - count_lines(tail), 0)
+    lost = f"{missing:,} of {len(text):,} characters ({missing_lines:,} lines)"
+    where = "" if store is None else f" {store(text)}"
+    return "\n".join(part for part in (head.rstrip("\n"), f"[… {lost} are omitted.{where}]", tail) if part)

@@ -7,9 +7,10 @@ caller decides which calls run, in which order, and with which timeout.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from time import monotonic
 from types import TracebackType
@@ -49,7 +50,7 @@ class CancellableAwaitable:
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine = self._coroutine
         timer: TimerHandle | None = None
-        resume = _send(coroutine, None)
+        resume: Callable[[], Any] = partial(coroutine.send, None)
         try:
             while True:
                 try:
@@ -68,20 +69,12 @@ class CancellableAwaitable:
                         raise
                     if self._is_given_up():
                         timer = _schedule_cancellation()
-                    resume = _throw(coroutine, error)
+                    resume = partial(coroutine.throw, error)
                 else:
-                    resume = _send(coroutine, sent)
+                    resume = partial(coroutine.send, sent)
         finally:
             if timer is not None:
                 timer.cancel()
-
-
-def _send(coroutine: Coroutine[Any, Any, Any], value: Any) -> Callable[[], Any]:
-    return lambda: coroutine.send(value)
-
-
-def _throw(coroutine: Coroutine[Any, Any, Any], error: BaseException) -> Callable[[], Any]:
-    return lambda: coroutine.throw(error)
 
 
 def _schedule_cancellation() -> TimerHandle:

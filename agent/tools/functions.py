@@ -220,6 +220,8 @@ class DescribedTool(Tool):
     """A tool from a ToolSpec, validated against its JSON schema."""
 
     original: ToolSpec = field(kw_only=True)
+    takes_input: bool = field(default=False, kw_only=True)
+    """Whether the function takes the arguments as one mapping, as objects that describe themselves do."""
 
     def __post_init__(self) -> None:
         original = self.original
@@ -252,21 +254,12 @@ class DescribedTool(Tool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
         if self.original.function is None:
             return super().run(arguments, context)
-        return self.original.function(**arguments)
-
-
-@dataclass
-class ObjectTool(DescribedTool):
-    """An object with a name, a schema and `__call__(input)`."""
+        return self.original.function(arguments) if self.takes_input else self.original.function(**arguments)
 
     @property
     @override
     def truncation(self) -> Any:
         return getattr(type(self.original.function), "_truncation_config", None)
-
-    @override
-    def run(self, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
-        return self.original.function(arguments)
 
 
 def as_tool(value: Any) -> Tool:  # Any: tools of every kind
@@ -285,7 +278,7 @@ def as_tool(value: Any) -> Tool:  # Any: tools of every kind
         if isinstance(value.function, Tool):
             return value.function
         if value.function is None or callable(value.function):
-            return ObjectTool(original=value) if _describes_itself(value.function) else DescribedTool(original=value)
+            return DescribedTool(original=value, takes_input=_describes_itself(value.function))
     elif isinstance(value, Mapping):
         offered = validate_with(lambda: AgentRequest(tools=[value])).tools[0]
         if isinstance(offered, ToolSpec):
@@ -316,7 +309,7 @@ def _read_object(value: Any) -> Tool:
     schema = getattr(value, "input_schema", None) or value.parameters
     description = getattr(value, "description", "")
     spec = validate_with(lambda: ToolSpec(name=value.name, description=description, parameters=schema, function=value))
-    return ObjectTool(original=spec)
+    return DescribedTool(original=spec, takes_input=True)
 
 
 def _unwrap_function(value: Any) -> Any:

@@ -41,7 +41,7 @@ class ChildProcess:
         self._limit = limit
         self._job: dict[str, Any] = {
             "tool": import_reference(tool),
-            "main": _main_file(),
+            "main": getattr(sys.modules.get("__main__"), "__file__", None),
             "path": [entry or os.getcwd() for entry in sys.path],
             "python_path": os.environ.get("PYTHONPATH"),
             "arguments": dict(context.arguments),
@@ -174,8 +174,3 @@ def import_reference(tool: Tool) -> str:
             fix="Define it with @tool at the top level of a module, or remove isolation.",
         )
     return str(reference)
-
-
-def _main_file() -> str | None:
-    """Return the file of the main program, for tools defined in it."""
-    return getattr(sys.modules.get("__main__"), "__file__", None)

@@ -34,8 +34,7 @@ from ..types import (
     freeze,
 )
 from ..types._base import is_finite as is_finite
-from .base import AgentToolResult, ArgumentsError, Tool, ToolError
-from .truncation import omit_middle
+from .base import AgentToolResult, ArgumentsError, Tool, ToolError, omit_middle
 
 _MAX_DEPTH = 64
 _MAX_DESCRIPTION = 2_000
@@ -190,10 +189,6 @@ def describe_value(value: Any) -> str:
         raise
     except BaseException:  # a broken __repr__ may raise anything
         return f"<{type(value).__name__}>"
-    return strip_addresses(text)
-
-
-def strip_addresses(text: str) -> str:
     return _ADDRESS.sub("", text)
 
 
@@ -323,7 +318,7 @@ def _message(error: BaseException) -> str:
 def sanitize_error_text(text: str) -> str:
     """Remove tracebacks, memory addresses and local directories from a message."""
     cleaned = _TRACEBACK.sub("", sanitize_text(text[:_MAX_TRACEBACK]))
-    return strip_paths(strip_addresses(cleaned)).strip()[:_MAX_ERROR_TEXT]
+    return strip_paths(_ADDRESS.sub("", cleaned)).strip()[:_MAX_ERROR_TEXT]
 
 
 _TRACEBACK = re.compile(

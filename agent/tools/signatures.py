@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter
@@ -16,6 +17,8 @@ from json import dumps
 from types import FrameType, MethodType, SimpleNamespace, UnionType
 from typing import Annotated, Any, NotRequired, Optional, Required, Union, Unpack, get_args, get_origin
 
+import docstring_parser.rest
+from docstring_parser import Docstring, DocstringMeta, ParseError, epydoc, google, numpydoc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -25,7 +28,6 @@ from typing_extensions import Unpack as UnpackOfExtensions
 
 from ..errors import ConfigurationError
 from .base import ArgumentsError, ToolContext
-from .docstrings import read_docstring
 from .results import describe_argument_errors
 
 _UNPACKED: tuple[Any, ...] = (Unpack, UnpackOfExtensions)
@@ -104,9 +106,8 @@ class Signature:
             rest = None if self._rest is None else self._rest.schema_name
             raise ArgumentsError(describe_argument_errors(error, given, names, rest)) from None
         except (PydanticSerializationError, ValueError, RecursionError):
-            raise ArgumentsError(
-                f"{', '.join(_find_unserializable(arguments)) or 'arguments'}: not JSON serializable"
-            ) from None
+            unserializable = [name for name, value in arguments.items() if not _is_serializable(value)]
+            raise ArgumentsError(f"{', '.join(unserializable) or 'arguments'}: not JSON serializable") from None
         return BoundCall(self._values(values), self._signature, self._contexts)
 
     def _values(self, model: BaseModel) -> dict[str, Any]:
@@ -133,7 +134,10 @@ def read_signature(function: Callable[..., Any], *, method: bool = False) -> Sig
     """
     unwrapped = _unwrap(function)
     title = getattr(unwrapped, "__qualname__", type(function).__name__)
-    docs = read_docstring(_function_doc(function))
+    named: Any = function
+    while isinstance(named, partial):
+        named = named.func
+    description, parameter_docs = _read_docstring(_function_doc(named) or "")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError, NameError) as error:
@@ -155,16 +159,20 @@ def read_signature(function: Callable[..., Any], *, method: bool = False) -> Sig
         if _is_context(annotation):
             contexts.append(parameter.name)
             continue
-        found = list(_read_arguments(parameter, annotation, docs.parameters, len(arguments)))
+        found = list(_read_arguments(parameter, annotation, parameter_docs, len(arguments)))
         if parameter.kind is Parameter.VAR_KEYWORD and found and found[0].container is None:
             rest = found[0]
         arguments.extend(found)
-    _check_names(arguments, title)
+    names = [argument.schema_name for argument in arguments]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"{title} has several parameters named {', '.join(duplicates)}.", field=duplicates[0], fix="Rename one."
+        )
     arguments = [_allow_none_default(argument) for argument in arguments]
     model, schema = _build_model(arguments, title)
     return Signature(
-        name=_function_name(function),
-        description=docs.description,
+        name=str(getattr(named, "__name__", None) or type(named).__name__),
+        description=description,
         parameters=_finish_schema(schema, model, arguments, rest),
         _signature=signature,
         _arguments=tuple(arguments),
@@ -204,15 +212,7 @@ def _list_parameter_names(unwrapped: Any) -> frozenset[str]:
     return frozenset(code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount])
 
 
-def _function_name(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
 def _function_doc(function: Any) -> str | None:
-    while isinstance(function, partial):
-        function = function.func
     if inspect.isroutine(function) or "__doc__" in getattr(function, "__dict__", ()):
         return inspect.getdoc(function)
     kind = type(function)
@@ -332,14 +332,6 @@ def _alias(notes: Sequence[Any]) -> str | None:
     return next((name for name in names if isinstance(name, str)), None)
 
 
-def _check_names(arguments: Sequence[_Argument], title: str) -> None:
-    names = [argument.schema_name for argument in arguments]
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(
-            f"{title} has several parameters named {', '.join(duplicates)}.", field=duplicates[0], fix="Rename one."
-        )
-
-
 def _allow_none_default(argument: _Argument) -> _Argument:
     """Allow None for `x: int = None`."""
     if argument.default is not None:
@@ -375,13 +367,9 @@ def _model_of(arguments: Sequence[_Argument]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for argument in arguments:
         # Only marks the field as optional; the function applies its own default.
-        missing: dict[str, Any] = {"default_factory": _return_none} if argument.optional else {}
+        missing: dict[str, Any] = {"default_factory": lambda: None} if argument.optional else {}
         fields[argument.key] = (argument.annotation, Field(validation_alias=argument.schema_name, **missing))
     return create_model("Arguments", __config__=_CONFIG, **fields)
-
-
-def _return_none() -> None:
-    return None
 
 
 def _build_model(arguments: Sequence[_Argument], title: str) -> tuple[type[BaseModel], dict[str, Any]]:
@@ -391,19 +379,15 @@ def _build_model(arguments: Sequence[_Argument], title: str) -> tuple[type[BaseM
         return model, model.model_json_schema(schema_generator=_Schemas)
     except Exception as error:  # custom types run their own code here
         if len(arguments) == 1:
-            raise _create_parameter_error(arguments[0], title, error) from error
+            reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+            raise ConfigurationError(
+                f"The parameter {arguments[0].name!r} of {title} has no JSON schema: {reason}.",
+                field=arguments[0].name,
+                fix="Annotate it with a JSON type, or pass it to the tool through ToolContext.deps.",
+            ) from error
         for argument in arguments:
             _build_model([argument], title)  # finds the parameter at fault
         raise
-
-
-def _create_parameter_error(argument: _Argument, title: str, error: Exception) -> ConfigurationError:
-    reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
-    return ConfigurationError(
-        f"The parameter {argument.name!r} of {title} has no JSON schema: {reason}.",
-        field=argument.name,
-        fix="Annotate it with a JSON type, or pass it to the tool through ToolContext.deps.",
-    )
 
 
 def _finish_schema(
@@ -449,9 +433,51 @@ def _schema_default(argument: _Argument, model: type[BaseModel]) -> dict[str, An
         return {}
 
 
-def _find_unserializable(given: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in given.items():
-        try:
-            to_json(value, bytes_mode="base64")
-        except (PydanticSerializationError, ValueError, RecursionError):
-            yield name
+def _is_serializable(value: Any) -> bool:
+    try:
+        to_json(value, bytes_mode="base64")
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return False
+    return True
+
+
+# Docstrings
+
+_ADVICE = ("Note", "Notes", "Warning", "Warnings", "Important", "Caution", "Hint", "Tip")
+"""Docstring sections that become part of the description."""
+_NOTES = [google.Section(title, "notes", google.SectionType.SINGULAR) for title in _ADVICE]
+_STYLES = (
+    google.GoogleParser([*google.DEFAULT_SECTIONS, *_NOTES]).parse,
+    numpydoc.parse,
+    docstring_parser.rest.parse,
+    epydoc.parse,
+)
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the descriptions of a function and its parameters, in the style with the most sections."""
+    readings: list[Docstring] = []
+    for parse in _STYLES:
+        with suppress(ParseError, ValueError, IndexError, KeyError):  # it is written in another style, or in none
+            readings.append(parse("\n" + text))  # the parsers misread indentation below a title in the first line
+    best = max(readings, key=_count_sections, default=None)
+    if best is None or not _count_sections(best):
+        return text.strip(), {}  # a word before a colon may look like a section of an unknown style
+    paragraphs = [best.long_description]
+    for found in best.meta:
+        if found.args and found.args[0] in ("notes", "warnings") and found.description:
+            paragraphs.append(f"{found.args[0].removesuffix('s').capitalize()}: {found.description}")
+    gap = "\n\n" if best.blank_after_short_description else "\n"
+    description = gap.join(filter(None, (best.short_description, "\n\n".join(filter(None, paragraphs)))))
+    parameters = {
+        name.strip().lstrip("*"): found.description.strip()
+        for found in best.params
+        for name in found.arg_name.split(",")  # numpydoc describes several at once
+        if found.description
+    }
+    return description, parameters
+
+
+def _count_sections(reading: Docstring) -> int:
+    """Count the recognized sections."""
+    return sum(type(found) is not DocstringMeta for found in reading.meta)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from os import PathLike
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict
 
 from pydantic import TypeAdapter
 from typing_extensions import TypeVar
@@ -363,6 +363,15 @@ class RouteOptions(TypedDict, total=False):
 
 class RouterChanges(RouteOptions, ConfigOptions, total=False):
     """Options of `Router.with_config`: settings of the router, and of all its agents."""
+
+
+class ToolRunOptions(RunOptions, Generic[DepsT], total=False):
+    """Options of `run` for tools with dependencies of one type."""
+
+    tools: Sequence[ToolLike[DepsT]]
+    """Tools of the run, in addition to the agent's."""
+    deps: DepsT
+    """Dependencies that tools receive as `ToolContext.deps`."""
 
 
 class AllRunOptions(RunOptions, total=False):

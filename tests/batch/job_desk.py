@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agent import Agent
 from agent.batch import BatchItem, BatchJob
-from agent.batch.job_state import JobFolder
+from agent.batch.job_flow import JobFolder
 from agent.testing import LoopbackServer
 from tests.batch.vendors import VendorServer, reject_bad
 

@@ -14,8 +14,7 @@ import pytest
 
 from agent import Agent, errors
 from agent.batch import BatchJob
-from agent.batch.job_flow import JobFlow
-from agent.batch.job_state import JobFolder
+from agent.batch.job_flow import JobFlow, JobFolder
 from agent.batch.jobs import prepare_job
 from agent.engine.drivers.simulated import Stopped
 from agent.engine.wire import Answer

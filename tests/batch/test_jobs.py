@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from agent import Agent, errors, tool
 from agent.batch import BatchJob
-from agent.batch.job_state import JobFolder
+from agent.batch.job_flow import JobFolder
 from agent.engine.wire import Answer, WireRequest
 from agent.middleware import Redaction
 from agent.providers import register_provider

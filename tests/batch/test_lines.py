@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.batch.records import Line, read_lines
+from agent.batch.ledger import Line, read_lines
 from agent.errors import ConfigurationError
 from agent.types import AgentRequest, Message, Role
 
@@ -57,11 +57,18 @@ def test_a_line_of_the_batch_apis_is_read_without_its_model() -> None:
     request = read.request()
     assert read.custom_id == "r-1"
     assert request.model is None
-    assert (request.max_tokens, request.tool_choice, request.output_schema) == (9, "f", schema)
+    assert (request.max_tokens, request.tool_choice, request.output_schema) == (9, "f", {"title": "x", **schema})
     assert request.messages[0].role is Role.USER
     assert line(in_batch_format(max_tokens=3, response_format={"type": "text"})).request().max_tokens == 3
     assert line(in_batch_format(max_tokens=3, max_completion_tokens=None)).request().max_tokens == 3
     assert line(in_batch_format(tool_choice="required", tools=[tool])).request().tool_choice == "required"
+
+
+def test_a_line_of_a_batch_api_may_have_any_wire_format() -> None:
+    body = {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]}
+    request = line({"method": "POST", "url": "/v1/messages", "body": body}).request()
+    assert (request.model, request.max_tokens, request.messages[-1].text) == (None, 9, "hi")
+    assert line({"url": "/v1/responses", "body": {"model": "m", "input": "hi"}}).request().to_messages()[0].text == "hi"
 
 
 BAD: dict[str, tuple[Any, str, str | None]] = {
@@ -107,7 +114,7 @@ def test_empty_lines_are_left_out_but_counted() -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    import agent.batch.records as lines
+    import agent.batch.ledger as lines
 
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     file = io.BytesIO(b'"' + b"x" * 5000 + b'"\n"b"\n' + b'"' + b"y" * 97 + b'"\n')

@@ -9,7 +9,7 @@ import pytest
 
 from agent import Agent, errors, tool
 from agent.loop import AgentLoop, Compaction, Hooks
-from agent.loop.compaction import _tokens
+from agent.loop.hooks import _tokens
 from agent.testing import Script, ScriptedTransport, scripted_agent
 from agent.types import Message, Role, ToolCall, ToolResult
 from tests.loop.stories import check_history

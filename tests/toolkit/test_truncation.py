@@ -17,7 +17,7 @@ from typing_extensions import override
 from agent.errors import ConfigurationError
 from agent.toolkit import Toolkit, TruncationConfig
 from agent.tools import AgentToolResult, Tool, ToolContext
-from agent.tools.truncation import count_lines, split_long_text
+from agent.tools.base import count_lines, split_long_text
 from tests.toolkit.places import Places, use
 
 LONG = "\n".join(f"line {number}" for number in range(1, 3001))

@@ -11,7 +11,7 @@ import pytest
 
 from agent import Agent, AgentConfig, AgentRequest, Hooks, Router
 from agent.calls.requests import CALL_OPTIONS, REQUEST_OPTIONS
-from agent.loop.setup import RUN_OPTIONS
+from agent.loop.flow import RUN_OPTIONS
 from agent.routing.strategies import STRATEGIES
 from agent.sessions import AgentSession
 from agent.types import options

@@ -202,7 +202,7 @@ class VertexBatches:
     def __init__(self, root: str, headers: tuple[Header, ...]) -> None:
         self._root = root
         self._headers = headers
-        self.files = CloudStorage.from_environment(root, headers)
+        self.files: CloudStorage = CloudStorage.from_environment(root, headers)
 
     def encode_item(self, item: str, body: bytes) -> bytes:
         request = from_json(body)

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from ... import errors
 from ...engine.wire import Answer, AsyncBody, Limits, Network, Reply, RunTimeout, SyncBody, Transport, WireRequest
 from ...transports.scripted import ScriptedTransport
 from . import http, responses, streams
-from .fault import Fault, FaultContext, as_received
+from .fault import Fault, FaultContext, as_received, response_form
 
 __all__ = [
     "FAULTS",
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 FaultLike: TypeAlias = "Fault | str"
+WrappedT = TypeVar("WrappedT")
 
 
 def _faults_in(module: ModuleType) -> Iterator[Fault]:
@@ -77,14 +78,21 @@ class InjectedFault:
     """URL of the request."""
 
 
-class _FaultInjector:
+class _FaultInjector(Generic[WrappedT]):
     """Assigns faults to requests. The fault depends only on the seed and the request's number."""
 
     def __init__(
-        self, faults: Iterable[FaultLike] | None, share: float, seed: int, plan: Mapping[int, FaultLike] | None
+        self,
+        wrapped: WrappedT,
+        faults: Iterable[FaultLike] | None = None,
+        *,
+        share: float = 0.05,
+        seed: int = 0,
+        plan: Mapping[int, FaultLike] | None = None,
     ) -> None:
         if not 0 <= share <= 1:
             raise errors.ConfigurationError("share must be between 0 and 1.", field="share", fix="Pass 0.05 for 5 %.")
+        self._wrapped = wrapped
         self._faults = select_faults(faults)
         self._share = share
         self._seed = seed
@@ -117,7 +125,7 @@ class _FaultInjector:
         if rng.random() >= self._share:
             return None
         possible = [fault for fault in self._faults if not (at_server and fault.kind == "client")]
-        applicable = [fault for fault in possible if fault.applies_to(request)]
+        applicable = [fault for fault in possible if response_form(request) in fault.forms]
         return rng.choice(applicable) if applicable else None
 
     def _inject(self, answer: Answer, number: int, fault: Fault, request: WireRequest) -> Answer:
@@ -128,64 +136,40 @@ class _FaultInjector:
         return broken
 
 
-class Chaos(_FaultInjector):
+class Chaos(_FaultInjector[Network]):
     """Network that breaks some responses, for a `LoopbackServer`, a `Simulation` or a `ScriptedTransport`.
 
     Args:
-        network: Answers the requests, such as a `VendorScript`. A fault that replaces the response does not call it.
+        wrapped: Answers the requests, such as a `VendorScript`. A fault that replaces the response does not call it.
         faults: Faults to choose from, by name or as objects. By default, all that are neither slow, heavy nor harmless.
         share: Share of the requests to break, from 0 to 1.
         seed: Seed of the random choice. The same seed breaks the same requests in the same way.
         plan: Faults by request number, counted from 0, instead of a random choice. The `plan` of a run replays it.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        faults: Iterable[FaultLike] | None = None,
-        *,
-        share: float = 0.05,
-        seed: int = 0,
-        plan: Mapping[int, FaultLike] | None = None,
-    ) -> None:
-        super().__init__(faults, share, seed, plan)
-        self._network = network
-
     def __call__(self, request: WireRequest) -> Answer:
         at_server = not urlsplit(request.url).scheme  # a server sees paths, a client whole addresses
         number, fault = self._choose(request, at_server=at_server)
         if fault is None:
-            return self._network(request)
-        answer = Answer() if fault.replaces else self._network(request)
+            return self._wrapped(request)
+        answer = Answer() if fault.replaces else self._wrapped(request)
         broken = self._inject(answer, number, fault, request)
         return broken if at_server else as_received(broken)
 
 
-class FaultyTransport(_FaultInjector):
+class FaultyTransport(_FaultInjector[Transport]):
     """Transport that breaks some responses. Pass it as `transport=` of an agent.
 
     A response is read to its end before it is broken, so a broken stream begins later than usual. A fault that
     replaces the response sends no request.
 
     Args:
-        transport: Transport that sends the requests, such as `agent.transports.get_transport("http")`.
+        wrapped: Transport that sends the requests, such as `agent.transports.get_transport("http")`.
         faults: As for `Chaos`.
         share: As for `Chaos`.
         seed: As for `Chaos`.
         plan: As for `Chaos`.
     """
-
-    def __init__(
-        self,
-        transport: Transport,
-        faults: Iterable[FaultLike] | None = None,
-        *,
-        share: float = 0.05,
-        seed: int = 0,
-        plan: Mapping[int, FaultLike] | None = None,
-    ) -> None:
-        super().__init__(faults, share, seed, plan)
-        self._transport = transport
 
     def send(self, request: WireRequest, limits: Limits, timeout: RunTimeout) -> Reply:
         return self._select_transport(request, limits, timeout).send(request, limits, timeout)
@@ -203,15 +187,15 @@ class FaultyTransport(_FaultInjector):
         """Return the transport itself, or one that replays a broken response."""
         number, fault = self._choose(request)
         if fault is None:
-            return self._transport
-        reply = None if fault.replaces else self._transport.send(request, limits, timeout)
+            return self._wrapped
+        reply = None if fault.replaces else self._wrapped.send(request, limits, timeout)
         return self._replay(reply, number, fault, request)
 
     async def _aselect_transport(self, request: WireRequest, limits: Limits) -> Transport:
         number, fault = self._choose(request)
         if fault is None:
-            return self._transport
-        reply = None if fault.replaces else await self._transport.asend(request, limits)
+            return self._wrapped
+        reply = None if fault.replaces else await self._wrapped.asend(request, limits)
         return self._replay(reply, number, fault, request)
 
     def _replay(self, reply: Reply | None, number: int, fault: Fault, request: WireRequest) -> ScriptedTransport:

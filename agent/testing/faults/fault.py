@@ -143,9 +143,6 @@ class Fault:
             return self.apply(FaultContext(request, answer))
         return answer
 
-    def applies_to(self, request: WireRequest) -> bool:
-        return response_form(request) in self.forms
-
 
 def _is_valid(answer: Answer) -> bool:
     has_body = any(isinstance(piece.outcome, bytes) and piece.outcome.strip() for piece in answer.iter_pieces())
