@@ -17,7 +17,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
+    TypeAdapter,
     ValidationError,
     WrapValidator,
 )
@@ -48,7 +51,7 @@ else:
         """`Sequence` for type checkers, so that lists can be passed; a `FrozenTuple` at run time."""
 
         def __class_getitem__(cls, item):
-            return Annotated[tuple[item, ...], AfterValidator(FrozenTuple)]
+            return Annotated[tuple[item, ...], FrozenTuple]
 
     class Accepts:
         """A descriptor with two types for type checkers; the first type at run time."""
@@ -124,7 +127,7 @@ class FrozenList(_Frozen, list[Any]):
 
 
 class FrozenTuple(tuple[Any, ...]):
-    """A tuple that also compares equal to lists."""
+    """A tuple that also compares equal to lists. As an annotation, it converts the tuples of a field."""
 
     __slots__ = ()
 
@@ -141,9 +144,30 @@ class FrozenTuple(tuple[Any, ...]):
         return super().__hash__()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        items = core_schema.tuple_schema([core_schema.any_schema()], variadic_item_index=0)
-        return core_schema.no_info_after_validator_function(cls, items)
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # An AfterValidator would do the same, but pydantic inspects its function at the first call.
+        return core_schema.no_info_after_validator_function(cls, handler(tuple[Any, ...] if source is cls else source))
+
+
+class Deferred:
+    """Annotation of a field that is validated by a function; pydantic builds no validator for the type of the field.
+
+    pydantic builds the validators of all nested models anew for each model that contains them. Most processes use few
+    of them, and the first call of a process would wait for all.
+    """
+
+    __slots__ = ("_read", "_type")
+
+    def __init__(self, read: Callable[[Any], Any], type: Any) -> None:
+        self._read = read
+        self._type = type
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # Wrapped in `definitions`, because the handler itself would repeat a model where a reference to it suffices.
+        return handler(core_schema.definitions_schema(TypeAdapter(self._type).core_schema, []))
 
 
 EMPTY_SEQUENCE: Any = FrozenTuple()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
@@ -150,6 +150,11 @@ class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
         @classmethod
         def __get_pydantic_core_schema__(cls, source, handler):
             return handler.generate_schema(cls._union) if cls is ContentPart else handler(source)
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return a part of this class; a dict is validated."""
+        return value if isinstance(value, cls) else cls.model_validate(value)
 
     @staticmethod
     def text_part(text: str) -> TextContent:

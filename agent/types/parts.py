@@ -5,7 +5,7 @@ Each kind of content has one class. Alternative names are aliases, and alternati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -18,11 +18,11 @@ from typing import (
     overload,
 )
 
-from pydantic import AliasChoices, BeforeValidator, Field, WrapValidator, model_validator
-from pydantic_core import from_json, to_json
+from pydantic import AliasChoices, BeforeValidator, Field, GetCoreSchemaHandler, WrapValidator, model_validator
+from pydantic_core import CoreSchema, core_schema, from_json, to_json
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
+from ._base import EMPTY_OBJECT, Accepts, Deferred, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
 from .media import (
     CLASS_OF_TAG,
     AudioContent,
@@ -287,9 +287,20 @@ class VendorContent(ContentPart, frozen=True):
     """The vendor's name of the block type."""
 
 
+class _ByTag:
+    """Annotation of a union of part classes: its `type` selects the class, whose validator is built at its first use."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices: dict[Hashable, CoreSchema] = {}
+        for kind in get_args(source):
+            choice = handler.generate_schema(Annotated[Any, Deferred(kind.read, kind)])
+            choices.update(dict.fromkeys(get_args(kind.model_fields["type"].annotation), choice))
+        return core_schema.tagged_union_schema(choices, discriminator="type", from_attributes=True)
+
+
 ResultPart: TypeAlias = Annotated[
     TextContent | ImageContent | DocumentContent | AudioContent | VideoContent | FileContent | SearchResultContent,
-    Field(discriminator="type"),
+    _ByTag(),
 ]
 
 
@@ -406,7 +417,7 @@ ContentBlock: TypeAlias = (
 )
 """Every class of content part, for `isinstance`."""
 MessageContent: TypeAlias = ContentBlock
-Part: TypeAlias = Annotated[ContentBlock, Field(discriminator="type")]
+Part: TypeAlias = Annotated[ContentBlock, _ByTag()]
 """A content part, for fields of pydantic models: the class follows from `type`."""
 ToolUseContent = ToolCall
 ToolCallContent = ToolCall

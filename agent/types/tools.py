@@ -15,10 +15,10 @@ from typing import (
     overload,
 )
 
-from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
+from pydantic import AliasChoices, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
+from ._base import EMPTY_OBJECT, Deferred, JsonObject, SequenceOf, Value, freeze, thaw
 from .media import CacheHint, ExtraValue
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
@@ -252,7 +252,7 @@ def _is_function_tool(tool: Mapping[str, Any]) -> bool:
     return "name" in tool and (kind is None or kind == "function" or (kind == "custom" and "input_schema" in tool))
 
 
-def _read_tool(value: Any, check: Any) -> Any:
+def _read_tool(value: Any) -> Any:
     if isinstance(value, ToolSpec | _BuiltinTool):
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
@@ -281,7 +281,7 @@ def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
 
 RequestTool: TypeAlias = ToolSpec | BuiltinTool | Mapping[str, Any]
 """A tool in a request: a function of the caller, a built-in tool, or a dict that is sent to the vendor as it is."""
-OfferedTool = Annotated[ToolSpec | BuiltinTool | JsonObject, WrapValidator(_read_tool)]
+OfferedTool = Annotated[Any, Deferred(_read_tool, ToolSpec | BuiltinTool | JsonObject)]
 
 
 def tool_name(tool: RequestTool) -> str | None:
