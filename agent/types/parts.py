@@ -288,7 +288,7 @@ class VendorContent(ContentPart, frozen=True):
 
 
 class _ByTag:
-    """Annotation of a union of part classes: its `type` selects the class, whose validator is built at its first use."""
+    """Annotation of a union of part classes: `type` selects the class, whose validator is built at its first use."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices: dict[Hashable, CoreSchema] = {}
