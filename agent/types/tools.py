@@ -281,7 +281,8 @@ def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
 
 RequestTool: TypeAlias = ToolSpec | BuiltinTool | Mapping[str, Any]
 """A tool in a request: a function of the caller, a built-in tool, or a dict that is sent to the vendor as it is."""
-OfferedTool = Annotated[Any, Deferred(_read_tool, ToolSpec | BuiltinTool | JsonObject)]
+_ValidTool: TypeAlias = ToolSpec | BuiltinTool | JsonObject
+OfferedTool = Annotated[_ValidTool, Deferred(_read_tool, _ValidTool)]
 
 
 def tool_name(tool: RequestTool) -> str | None:
