@@ -1,7 +1,5 @@
 """Base class of content parts, and parts that hold media, such as images and documents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import unquote_to_bytes
@@ -80,7 +78,7 @@ class _Absent:
             raise AttributeError
 
 
-CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
+CLASS_OF_TAG: dict[object, "type[ContentPart]"] = {}
 
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ if TYPE_CHECKING:
         url: str | None
         image_data: bytes | None
         data: bytes | str | None
-        images: Sequence[ImageContent | Mapping[str, Any]]
+        images: Sequence["ImageContent | Mapping[str, Any]"]
         media_type: str | None
         mime_type: str | None
         name: str | None
@@ -157,15 +155,15 @@ class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
         return value if isinstance(value, cls) else cls.model_validate(value)
 
     @staticmethod
-    def text_part(text: str) -> TextContent:
+    def text_part(text: str) -> "TextContent":
         return cast("TextContent", CLASS_OF_TAG["text"](type="text", text=text))
 
     @staticmethod
-    def image_url_part(url: str) -> ImageContent:
+    def image_url_part(url: str) -> "ImageContent":
         return ImageContent(image_url=url)
 
     @staticmethod
-    def image_data_part(data: bytes, media_type: str = "image/png") -> ImageContent:
+    def image_data_part(data: bytes, media_type: str = "image/png") -> "ImageContent":
         return ImageContent(image_data=data, media_type=media_type)
 
 
@@ -211,11 +209,11 @@ class ImageContent(ContentPart, frozen=True):
     name: str | None = None
     detail: str | None = None
     """Requested level of detail: "low", "high" or "auto"."""
-    gallery: SequenceOf[ImageContent] | None = Field(default=None, exclude_if=lambda gallery: gallery is None)
+    gallery: SequenceOf["ImageContent"] | None = Field(default=None, exclude_if=lambda gallery: gallery is None)
     """Several images. Messages and tool results contain each of them as a part."""
 
     @property
-    def images(self) -> Sequence[ImageContent]:
+    def images(self) -> Sequence["ImageContent"]:
         return self.gallery or FrozenTuple((self,))
 
     @property

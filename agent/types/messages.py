@@ -1,7 +1,5 @@
 """Messages and requests. Tool calls and tool results are parts of a message's content."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -143,7 +141,7 @@ class Role(StrEnum):
 
     @classmethod
     @override
-    def _missing_(cls, value: object) -> Role | None:
+    def _missing_(cls, value: object) -> "Role | None":
         return {"tool_result": cls.TOOL, "developer": cls.SYSTEM}.get(value) if isinstance(value, str) else None
 
 

@@ -3,8 +3,6 @@
 Each kind of content has one class. Alternative names are aliases, and alternative spellings are accepted on input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,

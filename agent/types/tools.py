@@ -1,7 +1,5 @@
 """Tool specifications, and tools that run at the vendor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
