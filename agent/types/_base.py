@@ -20,9 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     PlainSerializer,
-    TypeAdapter,
     ValidationError,
     WrapValidator,
 )
@@ -149,27 +147,6 @@ class FrozenTuple(tuple[Any, ...]):
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         # An AfterValidator would do the same, but pydantic inspects its function at the first call.
         return core_schema.no_info_after_validator_function(cls, handler(tuple[Any, ...] if source is cls else source))
-
-
-class Deferred:
-    """Annotation of a field that is validated by a function; pydantic builds no validator for the type of the field.
-
-    pydantic builds the validators of all nested models anew for each model that contains them. Most processes use few
-    of them, and the first call of a process would wait for all.
-    """
-
-    __slots__ = ("_read", "_type")
-
-    def __init__(self, read: Callable[[Any], Any], type: Any) -> None:
-        self._read = read
-        self._type = type
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        # Wrapped in `definitions`, because the handler itself would repeat a model where a reference to it suffices.
-        return handler(core_schema.definitions_schema(TypeAdapter(self._type).core_schema, []))
 
 
 EMPTY_SEQUENCE: Any = FrozenTuple()

@@ -1,10 +1,20 @@
 """Base class of content parts, and parts that hold media, such as images and documents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import unquote_to_bytes
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, Base64, FrozenTuple, JsonObject, SequenceOf, Value
@@ -35,6 +45,27 @@ class ExtraValue(Value, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
+
+
+class Deferred:
+    """Annotation of a field that is validated by a function; pydantic builds no validator for the type of the field.
+
+    pydantic builds the validators of all nested models anew for each model that contains them. Most processes use few
+    of them, and the first call of a process would wait for all.
+    """
+
+    __slots__ = ("_read", "_type")
+
+    def __init__(self, read: Callable[[Any], Any], type: Any) -> None:
+        self._read = read
+        self._type = type
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # Wrapped in `definitions`, because the handler itself would repeat a model where a reference to it suffices.
+        return handler(core_schema.definitions_schema(TypeAdapter(self._type).core_schema, []))
 
 
 class Citation(Value, frozen=True):
@@ -150,7 +181,7 @@ class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
             return handler.generate_schema(cls._union) if cls is ContentPart else handler(source)
 
     @classmethod
-    def read(cls, value: Any) -> Self:
+    def _accept(cls, value: Any) -> Self:
         """Return a part of this class; a dict is validated."""
         return value if isinstance(value, cls) else cls.model_validate(value)
 

@@ -20,13 +20,14 @@ from pydantic import AliasChoices, BeforeValidator, Field, GetCoreSchemaHandler,
 from pydantic_core import CoreSchema, core_schema, from_json, to_json
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Accepts, Deferred, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
+from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
 from .media import (
     CLASS_OF_TAG,
     AudioContent,
     Citation,
     CitationSwitch,
     ContentPart,
+    Deferred,
     DocumentContent,
     FileContent,
     ImageContent,
@@ -291,7 +292,7 @@ class _ByTag:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices: dict[Hashable, CoreSchema] = {}
         for kind in get_args(source):
-            choice = handler.generate_schema(Annotated[Any, Deferred(kind.read, kind)])
+            choice = handler.generate_schema(Annotated[Any, Deferred(kind._accept, kind)])
             choices.update(dict.fromkeys(get_args(kind.model_fields["type"].annotation), choice))
         return core_schema.tagged_union_schema(choices, discriminator="type", from_attributes=True)
 

@@ -16,8 +16,8 @@ from typing import (
 from pydantic import AliasChoices, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
-from ._base import EMPTY_OBJECT, Deferred, JsonObject, SequenceOf, Value, freeze, thaw
-from .media import CacheHint, ExtraValue
+from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
+from .media import CacheHint, Deferred, ExtraValue
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
 
