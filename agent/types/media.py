@@ -47,7 +47,7 @@ class ExtraValue(Value, frozen=True):
         return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
 
 
-class Deferred:
+class OnDemand:
     """Annotation of a field that is validated by a function; pydantic builds no validator for the type of the field.
 
     pydantic builds the validators of all nested models anew for each model that contains them. Most processes use few

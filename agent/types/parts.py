@@ -27,10 +27,10 @@ from .media import (
     Citation,
     CitationSwitch,
     ContentPart,
-    Deferred,
     DocumentContent,
     FileContent,
     ImageContent,
+    OnDemand,
     VideoContent,
     expand_images,
     normalize_tag,
@@ -292,7 +292,7 @@ class _ByTag:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices: dict[Hashable, CoreSchema] = {}
         for kind in get_args(source):
-            choice = handler.generate_schema(Annotated[Any, Deferred(kind._accept, kind)])
+            choice = handler.generate_schema(Annotated[Any, OnDemand(kind._accept, kind)])
             choices.update(dict.fromkeys(get_args(kind.model_fields["type"].annotation), choice))
         return core_schema.tagged_union_schema(choices, discriminator="type", from_attributes=True)
 

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
-from .media import CacheHint, Deferred, ExtraValue
+from .media import CacheHint, ExtraValue, OnDemand
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
 
@@ -280,7 +280,7 @@ def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
 RequestTool: TypeAlias = ToolSpec | BuiltinTool | Mapping[str, Any]
 """A tool in a request: a function of the caller, a built-in tool, or a dict that is sent to the vendor as it is."""
 _ValidTool: TypeAlias = ToolSpec | BuiltinTool | JsonObject
-OfferedTool = Annotated[_ValidTool, Deferred(_read_tool, _ValidTool)]
+OfferedTool = Annotated[_ValidTool, OnDemand(_read_tool, _ValidTool)]
 
 
 def tool_name(tool: RequestTool) -> str | None:
