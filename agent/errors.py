@@ -73,8 +73,8 @@ if not TYPE_CHECKING:
     __getattr__ = reject_names(__name__, (*__all__, "ConnectionError", "TimeoutError"))
 
 
-_LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LINE_BREAKS = r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*"
+_UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def escape_line(text: str) -> str:
@@ -84,7 +84,7 @@ def escape_line(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return _UNPRINTABLE.sub(_escape, _LINE_BREAKS.sub(" ", text.strip()))
+    return re.sub(_UNPRINTABLE, _escape, re.sub(_LINE_BREAKS, " ", text.strip()))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -23,7 +23,6 @@ from ..types import (
     Message,
     RequestTool,
     Role,
-    Session,
     ToolSpec,
     tool_name,
 )
@@ -33,15 +32,15 @@ from ..types.secrets import freeze_extra, mask_options
 
 
 class HasRequest(Protocol):
-    """A conversation in another form, such as a graph."""
+    """A conversation in another form, such as a session or a graph."""
 
     def to_request(self) -> AgentRequest:
         """Return the conversation as a request."""
         ...
 
 
-RequestLike: TypeAlias = AgentRequest | str | Message | Session | HasRequest | Sequence[Message | Mapping[str, Any]]
-"""A request, or text, a message, a conversation, a session, or a graph that becomes one."""
+RequestLike: TypeAlias = AgentRequest | str | Message | HasRequest | Sequence[Message | Mapping[str, Any]]
+"""A request, or text, a message, a conversation, or a session or graph that becomes one."""
 Requests: TypeAlias = Iterable[RequestLike]
 AnyRequests: TypeAlias = Iterable[RequestLike] | AsyncIterable[RequestLike]
 """The input of a batch. Async batches also take async iterables."""
@@ -147,8 +146,6 @@ def _read_request(request: Any) -> AgentRequest:
             return AgentRequest(input=request)
         case Message():
             return AgentRequest(messages=(request,))
-        case Session():
-            return AgentRequest(messages=request.messages, session_id=request.id)
         case list() | tuple():
             return AgentRequest(messages=request)
         case _ if hasattr(request, "to_request"):

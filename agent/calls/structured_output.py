@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .output_modes import Plan
 
 
-_FENCED = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)```", re.S)
+_FENCED = r"(?s)```[a-zA-Z0-9]*[ \t]*\n(.*?)```"
 _OPENING = re.compile(r"[{\[]")
 _MOST_CANDIDATES = 20
 _LONG_TEXT = 20_000
@@ -88,7 +88,7 @@ def _find_in_text(text: str, schema: Any, restore: Callable[[Any], Any], problem
 
 def _candidates(text: str) -> list[Any]:
     """Return the JSON values in a text: none if one of them is incomplete, since it may be the answer."""
-    fences = _FENCED.findall(text)
+    fences = re.findall(_FENCED, text)
     if len(fences) == 1:
         try:
             return [_parse(fences[0])]

@@ -227,16 +227,14 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_JSON_DEPTH, repair: bo
 
 
 _BOM = b"\xef\xbb\xbf"
-_SURROGATES = re.compile(
-    rb"\\\\|\\u[dD][89abAB]HH\\u[dD][c-fC-F]HH|(\\u[dD][89a-fA-F]HH)".replace(b"H", b"[0-9a-fA-F]")
-)
+_SURROGATES = rb"\\\\|\\u[dD][89abAB]HH\\u[dD][c-fC-F]HH|(\\u[dD][89a-fA-F]HH)".replace(b"H", b"[0-9a-fA-F]")
 """Escaped backslashes, pairs of surrogates, and single ones as a group."""
 
 
 def _repair_text(data: bytes) -> bytes:
     """Drop a byte order mark, and replace halves of characters, which models emit where text is cut."""
     data = data.removeprefix(_BOM).decode("utf-8", "replace").encode()
-    return _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
+    return re.sub(_SURROGATES, lambda match: b"\\ufffd" if match[1] else match[0], data)
 
 
 _LARGE_NUMBER = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")

@@ -173,16 +173,16 @@ RESELLERS = frozenset(
 )
 """Providers that serve models of several makers, with the maker in the name."""
 
-_PREFIX = re.compile(r"^(arn:[^/]*/|publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)")
-_REGION = re.compile(r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|in|global)\.(?=\w+\.)")
-_FINE_TUNED = re.compile(r"^ft:([^:]+):.*$")
+_PREFIX = r"^(arn:[^/]*/|publishers/[^/]+/models/|accounts/[^/]+/models/|models/|tunedmodels/|~)"
+_REGION = r"^(us-gov|us|eu|apac|au|jp|ca|sa|me|in|global)\.(?=\w+\.)"
+_FINE_TUNED = r"^ft:([^:]+):.*$"
 _SUFFIXES = (
-    re.compile(r":(free|nitro|floor|online|extended|beta|exacto|thinking)$"),
-    re.compile(r"-v\d+(:\d+)?(:\d+k)?$"),
-    re.compile(r"@[\w.-]+$"),
-    re.compile(r"-latest$"),
-    re.compile(r"-20\d\d-?[01]\d-?[0-3]\d$"),
-    re.compile(r"-00\d$"),
+    r":(free|nitro|floor|online|extended|beta|exacto|thinking)$",
+    r"-v\d+(:\d+)?(:\d+k)?$",
+    r"@[\w.-]+$",
+    r"-latest$",
+    r"-20\d\d-?[01]\d-?[0-3]\d$",
+    r"-00\d$",
 )
 _SPELLINGS = (("gpt-35-", "gpt-3.5-"), (".", "-"))
 
@@ -281,14 +281,14 @@ def _find_unique(names: list[str]) -> dict[str, Any]:
 def _spellings(model: str) -> Iterator[str]:
     """Iterate over a model's name and its variants without prefixes, versions and suffixes."""
     full_name = model.strip().lower()
-    name = _REGION.sub("", _PREFIX.sub("", full_name))
+    name = re.sub(_REGION, "", re.sub(_PREFIX, "", full_name))
     seen: dict[str, None] = {full_name: None, name: None}  # registered models can have any name
-    if (tuned := _FINE_TUNED.match(name)) is not None:
+    if (tuned := re.match(_FINE_TUNED, name)) is not None:
         seen[f"ft:{tuned[1]}"] = None
         seen[tuned[1]] = None
     for suffix in _SUFFIXES:
         for known in list(seen):
-            seen[suffix.sub("", known)] = None
+            seen[re.sub(suffix, "", known)] = None
     for ours, theirs in _SPELLINGS:
         for known in list(seen):
             seen[known.replace(ours, theirs)] = None

@@ -29,8 +29,8 @@ _CONTEXT_CODES = _codes("""
     context_length_exceeded too_many_prompt_tokens request_too_large model_context_window_exceeded
     exceed_context_size_error request_body_too_large_after_decoding
 """)
-_CONTEXT = re.compile(
-    r"maximum (?:context|prompt) length is|exceeds? the context window|prompt (?:is )?too long|input is too long"
+_CONTEXT = (
+    r"(?is)maximum (?:context|prompt) length is|exceeds? the context window|prompt (?:is )?too long|input is too long"
     r"|exceeds? (?:the )?context limit|input token count .*exceeds the maximum number of tokens"
     r"|too many (?:input |prompt )?tokens|too large for model with \d+ maximum context length"
     r"|exceeds the available context size|total length of all messages is too long"
@@ -40,10 +40,9 @@ _CONTEXT = re.compile(
     r"|range of input length should be|tokens \+ .max_new_tokens. must be"
     r"|exceeds? the (?:model's )?(?:maximum )?(?:context|input) (?:length|size|window)"
     r"|reduce the length of the messages|prompt (?:length )?exceeds? (?:the )?(?:max|model)"
-    r"|tokens in the prompt exceeds|input length .{0,40}exceeds",
-    re.I | re.S,
+    r"|tokens in the prompt exceeds|input length .{0,40}exceeds"
 )
-_NOT_CONTEXT = re.compile(r"string too long|rate limit|per (?:minute|day|hour)|\bTPM\b|please wait", re.I)
+_NOT_CONTEXT = r"(?i)string too long|rate limit|per (?:minute|day|hour)|\bTPM\b|please wait"
 
 _QUOTA_CODES = _codes("""
     insufficient_quota credit_balance_exhausted enforced_spend_limit_reached billing_not_active
@@ -51,19 +50,18 @@ _QUOTA_CODES = _codes("""
     exceeded_current_quota_error credit_limit payment_required ServiceQuotaExceededException
     AllocationQuota.FreeTierOnly Arrearage
 """)
-_QUOTA = re.compile(
-    r"exceeded your current quota|credit balance is too low|insufficient (?:credits?|balance|quota|funds)"
+_QUOTA = (
+    r"(?is)exceeded your current quota|credit balance is too low|insufficient (?:credits?|balance|quota|funds)"
     r"|out of credits|not enough credits?|credits? (?:are |is |have been )?(?:exhausted|depleted|used up)"
     r"|used (?:up )?(?:all|your)\b.{0,60}\b(?:credits?|allocation|quota)|do(?:es)?n['\u2019]t have any credits"
     r"|exceeded your monthly included credits|credit limit exceeded|key limit exceeded|requires more credits"
     r"|spend(?:ing)? limit|usage limits?\b|out of call volume quota|free tier .{0,40}exhausted"
-    r"|billing (?:hard limit|is not active)|check your plan and billing",
-    re.I | re.S,
+    r"|billing (?:hard limit|is not active)|check your plan and billing"
 )
 """Exhausted credit, at vendors without a code for it. Waiting does not help."""
-_MONTHLY = re.compile(r"(?:/|per) month\b", re.I)
+_MONTHLY = r"(?i)(?:/|per) month\b"
 """A monthly limit is a quota, not a rate limit."""
-_ZERO_LIMIT = re.compile(r"\blimit: 0\b(?!\.)")
+_ZERO_LIMIT = r"\blimit: 0\b(?!\.)"
 """Google's message for a model that the plan does not include. It comes with a retry delay nonetheless."""
 
 _RATE_CODES = _codes("""
@@ -76,11 +74,11 @@ _FILTER_CODES = _codes("""
     data_inspection_failed DataInspectionFailed bio_policy misalignment_policy_violation
     image_content_policy_violation
 """)
-_FILTER = re.compile(r"content violates usage guidelines|input was flagged|content exists risk", re.I)
+_FILTER = r"(?i)content violates usage guidelines|input was flagged|content exists risk"
 _MODEL_CODES = _codes("""
     model_not_found DeploymentNotFound model_not_available model_decommissioned not_found_error
 """)
-_MODEL = re.compile(r"provided model identifier is invalid", re.I)
+_MODEL = r"(?i)provided model identifier is invalid"
 _REQUEST_CODES = _codes("""
     invalid_request_error invalid_prompt invalid_image invalid_image_format invalid_base64_image invalid_image_url
     invalid_image_mode image_too_large image_too_small image_parse_error image_file_too_large image_file_not_found
@@ -98,8 +96,8 @@ _OVERLOADED_CODES = _codes("""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-goog-request-id")
 _RETRYABLE_STATUSES = frozenset((408, 409, 424, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
 
-_STATUS = re.compile(r"[45]\d\d", re.A)
-_MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.I | re.S)
+_STATUS = r"(?a)[45]\d\d"
+_MARKUP = r"(?is)<(script|style)\b.*?</\1\s*>|<[^>]*>"
 _MESSAGE_KEYS = ("message", "detail", "Message")
 _NO_MESSAGE = "the vendor reports an error"
 
@@ -213,7 +211,7 @@ def error_from_reply(
             retryable=False,
         )
     if details is None:
-        summary = " ".join(_MARKUP.sub(" ", redact_body(reply.body, secrets)).split())[:200]
+        summary = " ".join(re.sub(_MARKUP, " ", redact_body(reply.body, secrets)).split())[:200]
         details = ErrorDetails(summary or f"HTTP status {reply.status} without a message")
     return error_from_details(
         details,
@@ -240,7 +238,7 @@ def error_from_details(
 ) -> errors.AgentError:
     """Map error details to an error, from a reply with an error status or inside a successful one."""
     if status < 400:  # some vendors put the status into the code
-        effective = int(details.code) if details.code is not None and _STATUS.fullmatch(details.code) else 0
+        effective = int(details.code) if details.code is not None and re.fullmatch(_STATUS, details.code) else 0
     else:
         effective = status
     amazon = headers.get("x-amzn-errortype", "").partition(":")[0]
@@ -279,15 +277,15 @@ def _classify(details: ErrorDetails, status: int, codes: set[str | None]) -> typ
         return errors.OverloadedError
     if status == 429:
         return _classify_429(details, codes, text)
-    if status < 500 and _QUOTA.search(text) and not codes & _RATE_CODES:
+    if status < 500 and re.search(_QUOTA, text) and not codes & _RATE_CODES:
         return errors.QuotaExceededError
-    if codes & _CONTEXT_CODES or (_CONTEXT.search(text) and not _NOT_CONTEXT.search(text)):
+    if codes & _CONTEXT_CODES or (re.search(_CONTEXT, text) and not re.search(_NOT_CONTEXT, text)):
         return errors.ContextLengthError
-    if codes & _FILTER_CODES or _FILTER.search(text):
+    if codes & _FILTER_CODES or re.search(_FILTER, text):
         return errors.ContentFilterError
     if status in (401, 403) or codes & _KEY_CODES:
         return errors.AuthenticationError
-    if codes & _MODEL_CODES or status in (404, 410) or _MODEL.search(text):
+    if codes & _MODEL_CODES or status in (404, 410) or re.search(_MODEL, text):
         return errors.ModelNotFoundError
     if codes & _RATE_CODES:
         return errors.RateLimitError
@@ -308,11 +306,11 @@ def _classify_429(details: ErrorDetails, codes: set[str | None], text: str) -> t
     Codes and retry delays take precedence over the message: messages about rate limits mention quotas and billing, and
     quotas called daily have been seen to recover within a minute.
     """
-    if _ZERO_LIMIT.search(text):
+    if re.search(_ZERO_LIMIT, text):
         return errors.QuotaExceededError
     if details.has_retry_delay or codes & _RATE_CODES:
         return errors.RateLimitError
-    return errors.QuotaExceededError if _QUOTA.search(text) or _MONTHLY.search(text) else errors.RateLimitError
+    return errors.QuotaExceededError if re.search(_QUOTA, text) or re.search(_MONTHLY, text) else errors.RateLimitError
 
 
 def _is_retryable(error_class: type[errors.AgentError], status: int, headers: Mapping[str, str]) -> bool:

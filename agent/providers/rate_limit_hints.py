@@ -16,13 +16,13 @@ MAX_HINT = 24 * 3600.0
 
 _DEFAULT_WINDOW = 60.0
 """Seconds until a limit resets if the vendor sends no reset."""
-_NUMBER = re.compile(r"\s*(?:\d{1,300}(?:\.\d*)?|\.\d+)\s*", re.A)
+_NUMBER = r"(?a)\s*(?:\d{1,300}(?:\.\d*)?|\.\d+)\s*"
 _UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
 _DURATION = rf"(?:\d+(?:\.\d+)?\s?{_UNIT}\b[\s,]*(?:and )?|\d+(?:\.\d+)?{_UNIT})+"
-_IN_MESSAGE = re.compile(rf"\b(?:retry|retrying|try again|wait)\b[^.\d\n]{{0,40}}?({_DURATION})", re.I)
-_IN_JSON_TEXT = re.compile(r'\\?"retryDelay\\?"\s*:\s*\\?"(\d+(?:\.\d+)?s)')
+_IN_MESSAGE = rf"(?i)\b(?:retry|retrying|try again|wait)\b[^.\d\n]{{0,40}}?({_DURATION})"
+_IN_JSON_TEXT = r'\\?"retryDelay\\?"\s*:\s*\\?"(\d+(?:\.\d+)?s)'
 """Google's RetryInfo, quoted by a gateway."""
-_PIECE = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})", re.I)
+_PIECE = rf"(?i)(\d+(?:\.\d+)?)\s?({_UNIT})"
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _MIN_EPOCH = 1e9
@@ -106,7 +106,7 @@ def _number(text: str | None) -> float | None:
     if not text:
         return None
     plain = text.isascii() and text.isdigit() and len(text) < 20  # the fast path
-    return float(text) if plain or _NUMBER.fullmatch(text) else None
+    return float(text) if plain or re.fullmatch(_NUMBER, text) else None
 
 
 def _milliseconds(text: str | None) -> float | None:
@@ -171,10 +171,10 @@ def _google_retry_delay(error: Mapping[str, Any]) -> float | None:
 
 
 def _delay_in_message(message: str) -> float | None:
-    match = _IN_MESSAGE.search(message)
+    match = re.search(_IN_MESSAGE, message)
     if match is not None:
         return _sum_durations(match[1])
-    quoted = _IN_JSON_TEXT.search(message)
+    quoted = re.search(_IN_JSON_TEXT, message)
     return None if quoted is None else duration(quoted[1])
 
 
@@ -205,13 +205,13 @@ def duration(text: str) -> float | None:
     plain = _number(text)
     if plain is not None:
         return plain
-    if _PIECE.sub("", text).strip():
+    if re.sub(_PIECE, "", text).strip():
         return None
     return _sum_durations(text)
 
 
 def _sum_durations(text: str) -> float | None:
-    pieces = [(float(number), unit.lower()) for number, unit in _PIECE.findall(text)]
+    pieces = [(float(number), unit.lower()) for number, unit in re.findall(_PIECE, text)]
     if not pieces:
         return None
     return sum(n * (0.001 if unit.startswith(("ms", "milli")) else _SECONDS[unit[0]]) for n, unit in pieces)

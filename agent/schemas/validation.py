@@ -304,11 +304,11 @@ def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterat
         yield Invalid(f"{instance!r} does not match {pattern!r}")
 
 
-_DIFFERS = re.compile(r"&&|--|~~|\[(?:[^]\\]|\\.)*\[|\\[<>]")
+_DIFFERS = r"&&|--|~~|\[(?:[^]\\]|\\.)*\[|\\[<>]"
 """Syntax that the linear matcher and Python may read differently."""
-_REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
-_MEDIUM_CLASS = re.compile(r"\\[ds]|\[\^|\.")
-_LARGE_CLASS = re.compile(r"\\[wWDSpP]|\(\?i")
+_REPETITION = r"(\))?\{(\d*),?(\d*)\}"
+_MEDIUM_CLASS = r"\\[ds]|\[\^|\."
+_LARGE_CLASS = r"\\[wWDSpP]|\(\?i"
 _MAX_PATTERN = 500
 _MAX_PATTERN_SIZE = 2_500
 _MAX_MATCHING = 10_000_000
@@ -323,13 +323,13 @@ class _Matcher(NamedTuple):
 @lru_cache(maxsize=512)
 def _compile_pattern(pattern: str) -> _Matcher | None:
     """Return a matcher that takes linear time, or None if there is none, or it is large."""
-    if len(pattern) > _MAX_PATTERN or _DIFFERS.search(pattern):
+    if len(pattern) > _MAX_PATTERN or re.search(_DIFFERS, pattern):
         return None
     total, nested = 1, 1
-    for group, least, most in _REPETITION.findall(pattern):
+    for group, least, most in re.findall(_REPETITION, pattern):
         count = int((most or least or "1")[:9])
         total, nested = total + count, nested * (count if group else 1)
-    weight = 1 + 3 * len(_MEDIUM_CLASS.findall(pattern)) + 40 * len(_LARGE_CLASS.findall(pattern))
+    weight = 1 + 3 * len(re.findall(_MEDIUM_CLASS, pattern)) + 40 * len(re.findall(_LARGE_CLASS, pattern))
     size = total * nested * weight
     if size > _MAX_PATTERN_SIZE:
         return None

@@ -69,17 +69,6 @@ from .routing import (
     SpendLimit,
 )
 from .secrets import Secret, redact
-from .session import (
-    NodeData,
-    Session,
-    SessionStats,
-    StopReason,
-    SystemPrompt,
-    ToolDefinitions,
-    ToolExecution,
-    compute_session_stats,
-    read_node_data,
-)
 from .stream import (
     AnyStreamEvent,
     ContentPartEvent,
@@ -162,6 +151,15 @@ if TYPE_CHECKING:
     from ..toolkit import TruncatedOutput as TruncatedOutput
     from ..toolkit import TruncationConfig as TruncationConfig
     from ..tools.base import Tool as Tool
+    from .session import NodeData as NodeData
+    from .session import Session as Session
+    from .session import SessionStats as SessionStats
+    from .session import StopReason as StopReason
+    from .session import SystemPrompt as SystemPrompt
+    from .session import ToolDefinitions as ToolDefinitions
+    from .session import ToolExecution as ToolExecution
+    from .session import compute_session_stats as compute_session_stats
+    from .session import read_node_data as read_node_data
 
 __all__ = [
     "AgentConfig",
@@ -330,8 +328,19 @@ _HOMES = {
         "TruncationConfig",
     ),
     "tools.base": ("Tool",),
+    "types.session": (
+        "NodeData",
+        "Session",
+        "SessionStats",
+        "StopReason",
+        "SystemPrompt",
+        "ToolDefinitions",
+        "ToolExecution",
+        "compute_session_stats",
+        "read_node_data",
+    ),
 }
-"""Names of types that belong to packages above this one."""
+"""Names of types that belong to packages above this one, or that few programs use; loaded at their first use."""
 
 if not TYPE_CHECKING:
 

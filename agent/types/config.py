@@ -1,7 +1,5 @@
 """Configuration of agents, retries and tool loops, and provider capabilities."""
 
-from __future__ import annotations
-
 import builtins
 import math
 import re
@@ -153,7 +151,7 @@ class AgentConfig(Value, frozen=True, extra="forbid", hide_input_in_errors=True)
         from_dict = classmethod(errors.hide_arguments(Value.from_dict.__func__))
 
     @errors.hide_arguments
-    def with_overrides(self, **changes: Unpack[ConfigFields]) -> Self:
+    def with_overrides(self, **changes: Unpack["ConfigFields"]) -> Self:
         """Return a copy with some settings replaced."""
         return self.model_copy(update=changes)
 

@@ -1,12 +1,20 @@
 """Base class of content parts, and parts that hold media, such as images and documents."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict, Unpack, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import unquote_to_bytes
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, Base64, FrozenTuple, JsonObject, SequenceOf, Value
@@ -37,6 +45,27 @@ class ExtraValue(Value, frozen=True):
     @override
     def __repr_args__(self) -> Any:
         return [(name, value) for name, value in super().__repr_args__() if name != "extra" or value]
+
+
+class OnDemand:
+    """Annotation of a field that a function validates, without a validator of its type.
+
+    pydantic builds the validators of all nested models anew for each model that contains them. Most processes use few
+    of them, and the first call of a process would wait for all.
+    """
+
+    __slots__ = ("_read", "_type")
+
+    def __init__(self, read: Callable[[Any], Any], type: Any) -> None:
+        self._read = read
+        self._type = type
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # Wrapped in `definitions`, because the handler itself would repeat a model where a reference to it suffices.
+        return handler(core_schema.definitions_schema(TypeAdapter(self._type).core_schema, []))
 
 
 class Citation(Value, frozen=True):
@@ -80,7 +109,7 @@ class _Absent:
             raise AttributeError
 
 
-CLASS_OF_TAG: dict[object, type[ContentPart]] = {}
+CLASS_OF_TAG: dict[object, "type[ContentPart]"] = {}
 
 
 if TYPE_CHECKING:
@@ -99,7 +128,7 @@ if TYPE_CHECKING:
         url: str | None
         image_data: bytes | None
         data: bytes | str | None
-        images: Sequence[ImageContent | Mapping[str, Any]]
+        images: Sequence["ImageContent | Mapping[str, Any]"]
         media_type: str | None
         mime_type: str | None
         name: str | None
@@ -151,16 +180,21 @@ class ContentPart(ExtraValue, frozen=True, ignored_types=(_Absent,)):
         def __get_pydantic_core_schema__(cls, source, handler):
             return handler.generate_schema(cls._union) if cls is ContentPart else handler(source)
 
+    @classmethod
+    def _accept(cls, value: Any) -> Self:
+        """Return a part of this class; a dict is validated."""
+        return value if isinstance(value, cls) else cls.model_validate(value)
+
     @staticmethod
-    def text_part(text: str) -> TextContent:
+    def text_part(text: str) -> "TextContent":
         return cast("TextContent", CLASS_OF_TAG["text"](type="text", text=text))
 
     @staticmethod
-    def image_url_part(url: str) -> ImageContent:
+    def image_url_part(url: str) -> "ImageContent":
         return ImageContent(image_url=url)
 
     @staticmethod
-    def image_data_part(data: bytes, media_type: str = "image/png") -> ImageContent:
+    def image_data_part(data: bytes, media_type: str = "image/png") -> "ImageContent":
         return ImageContent(image_data=data, media_type=media_type)
 
 
@@ -206,11 +240,11 @@ class ImageContent(ContentPart, frozen=True):
     name: str | None = None
     detail: str | None = None
     """Requested level of detail: "low", "high" or "auto"."""
-    gallery: SequenceOf[ImageContent] | None = Field(default=None, exclude_if=lambda gallery: gallery is None)
+    gallery: SequenceOf["ImageContent"] | None = Field(default=None, exclude_if=lambda gallery: gallery is None)
     """Several images. Messages and tool results contain each of them as a part."""
 
     @property
-    def images(self) -> Sequence[ImageContent]:
+    def images(self) -> Sequence["ImageContent"]:
         return self.gallery or FrozenTuple((self,))
 
     @property

@@ -1,7 +1,5 @@
 """Messages and requests. Tool calls and tool results are parts of a message's content."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -143,7 +141,7 @@ class Role(StrEnum):
 
     @classmethod
     @override
-    def _missing_(cls, value: object) -> Role | None:
+    def _missing_(cls, value: object) -> "Role | None":
         return {"tool_result": cls.TOOL, "developer": cls.SYSTEM}.get(value) if isinstance(value, str) else None
 
 
@@ -378,7 +376,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Verbosity = Literal["low", "medium", "high"]
 Modality = Literal["text", "image", "audio"]
-StopTexts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(FrozenTuple)]
+StopTexts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], FrozenTuple]
 Stop = Annotated[StopTexts | None, BeforeValidator(_read_stop)]
 Logprobs = Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_read_logprobs)]
 Schema = Annotated[Any, AfterValidator(_read_schema), PlainSerializer(_to_json_schema, when_used="json-unless-none")]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from os import PathLike
+from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict
 
@@ -409,13 +409,12 @@ class SubAgentOptions(AllRunOptions, total=False):
 @cache
 def option_docs() -> dict[str, dict[str, str]]:
     """Docstrings of all options, by TypedDict and key. They exist in the source only."""
-    source = inspect.getsource(sys.modules[__name__])
     docs: dict[str, dict[str, str]] = {}
-    for name, bases, body in re.findall(
-        r"^class (\w+)\(([\w, ]+), total=False\):\n(.+?)(?=\n\n\n)", source, re.M | re.S
-    ):
-        own = re.findall(r'^    (\w+): [^\n]+\n    """(.+?)"""', body, re.M | re.S)
-        docs[name] = {key: doc for base in bases.split(", ") for key, doc in docs.get(base, {}).items()} | dict(own)
+    for block in Path(__file__).read_text(encoding="utf-8").split("\n\n\n"):
+        if head := re.match(r"class (\w+)\(([\w, ]+), total=False\):\n", block):
+            own = re.findall(r'^    (\w+): .+\n    """([^"]+)"""', block, re.M)
+            bases = [docs.get(base, {}) for base in head[2].split(", ")]
+            docs[head[1]] = {key: doc for base in bases for key, doc in base.items()} | dict(own)
     return docs
 
 

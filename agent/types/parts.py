@@ -3,9 +3,7 @@
 Each kind of content has one class. Alternative names are aliases, and alternative spellings are accepted on input.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -18,8 +16,8 @@ from typing import (
     overload,
 )
 
-from pydantic import AliasChoices, BeforeValidator, Field, WrapValidator, model_validator
-from pydantic_core import from_json, to_json
+from pydantic import AliasChoices, BeforeValidator, Field, GetCoreSchemaHandler, WrapValidator, model_validator
+from pydantic_core import CoreSchema, core_schema, from_json, to_json
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, Accepts, FrozenDict, Json, JsonObject, SequenceOf, freeze_json, is_finite
@@ -32,6 +30,7 @@ from .media import (
     DocumentContent,
     FileContent,
     ImageContent,
+    OnDemand,
     VideoContent,
     expand_images,
     normalize_tag,
@@ -287,9 +286,20 @@ class VendorContent(ContentPart, frozen=True):
     """The vendor's name of the block type."""
 
 
+class _ByTag:
+    """Annotation of a union of part classes, whose validators are built at first use; `type` selects one."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices: dict[Hashable, CoreSchema] = {}
+        for kind in get_args(source):
+            choice = handler.generate_schema(Annotated[Any, OnDemand(kind._accept, kind)])
+            choices.update(dict.fromkeys(get_args(kind.model_fields["type"].annotation), choice))
+        return core_schema.tagged_union_schema(choices, discriminator="type", from_attributes=True)
+
+
 ResultPart: TypeAlias = Annotated[
     TextContent | ImageContent | DocumentContent | AudioContent | VideoContent | FileContent | SearchResultContent,
-    Field(discriminator="type"),
+    _ByTag(),
 ]
 
 
@@ -406,7 +416,7 @@ ContentBlock: TypeAlias = (
 )
 """Every class of content part, for `isinstance`."""
 MessageContent: TypeAlias = ContentBlock
-Part: TypeAlias = Annotated[ContentBlock, Field(discriminator="type")]
+Part: TypeAlias = Annotated[ContentBlock, _ByTag()]
 """A content part, for fields of pydantic models: the class follows from `type`."""
 ToolUseContent = ToolCall
 ToolCallContent = ToolCall

@@ -1,7 +1,5 @@
 """Responses: content, usage, cost and metadata of a call, in the same form for every vendor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_args
 
@@ -73,7 +71,7 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
     """Parts of the request that the codec dropped or changed."""
     logprobs: SequenceOf[JsonObject] = ()
     """Log probabilities of text tokens, if requested: `token`, `logprob`, and `top` with alternatives."""
-    choices: SequenceOf[AgentResponse] = Field(default=(), exclude_if=lambda choices: not choices)
+    choices: SequenceOf["AgentResponse"] = Field(default=(), exclude_if=lambda choices: not choices)
     """Alternative responses to a request with `n`, besides this one. The usage is that of all of them."""
     status: Literal["queued", "in_progress"] | None = None
     """Status of a background response that is not complete."""
@@ -94,7 +92,7 @@ class AgentResponse(Priced, Generic[OutputT], frozen=True):
         raw: Any = None
 
         @property
-        def dag(self) -> DAG | Any: ...  # Any: None unless the request was a graph
+        def dag(self) -> "DAG | Any": ...  # Any: None unless the request was a graph
 
     else:
 

@@ -1,7 +1,5 @@
 """Routing records (candidates, attempts, routes) and settings (circuit breaker, hedging, limits)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias

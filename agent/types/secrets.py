@@ -126,13 +126,12 @@ class SecretHeaders(FrozenDict):
         return core_schema.no_info_after_validator_function(cls, handler.generate_schema(dict[str, Secret]))
 
 
-_CREDENTIAL_NAME = re.compile(
-    r"(?:^|[_-])(?:(?:api|access|account|private|secret|subscription)[_-]?)?key$|^(?:\w*[_-])?token$|[a-z]Token$"
-    r"|secret|password|passphrase|credential|authorization|cookie",
-    re.IGNORECASE,
+_CREDENTIAL_NAME = (
+    r"(?i)(?:^|[_-])(?:(?:api|access|account|private|secret|subscription)[_-]?)?key$|^(?:\w*[_-])?token$|[a-z]Token$"
+    r"|secret|password|passphrase|credential|authorization|cookie"
 )
 _PUBLIC_NAMES = frozenset(("prompt_cache_key",))
-_CREDENTIAL = re.compile(r"(?:Bearer|Basic)\s+\S{8,}|(?:sk|pk|rk|gsk|hf|ghp|glpat|xai)[-_]\S{16,}")
+_CREDENTIAL = r"(?:Bearer|Basic)\s+\S{8,}|(?:sk|pk|rk|gsk|hf|ghp|glpat|xai)[-_]\S{16,}"
 
 
 class _Extra(FrozenDict):
@@ -167,7 +166,7 @@ def _hide_credentials(value: Any, name: str = "") -> Any:
     if isinstance(value, SecretStr):
         return _read_secret(value)
     if isinstance(value, str) and name not in _PUBLIC_NAMES:
-        return Secret(value) if _CREDENTIAL_NAME.search(name) or _CREDENTIAL.fullmatch(value) else value
+        return Secret(value) if re.search(_CREDENTIAL_NAME, name) or re.fullmatch(_CREDENTIAL, value) else value
     return value
 
 

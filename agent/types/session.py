@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from ._base import EMPTY_OBJECT, EMPTY_SEQUENCE, Accepts, JsonObject, SequenceOf, Utc, Value
 from .media import ContentPart
-from .messages import Message, Role
+from .messages import AgentRequest, Message, Role
 from .parts import Part, TextContent
 from .tools import ToolSpec
 from .usage import Usage
@@ -24,6 +24,10 @@ class Session(Value, frozen=True):
     messages: SequenceOf[Message] = EMPTY_SEQUENCE
     created_at: Utc | None = Field(default=None, validation_alias=AliasChoices("created_at", "createdAt"))
     updated_at: Utc | None = Field(default=None, validation_alias=AliasChoices("updated_at", "updatedAt"))
+
+    def to_request(self) -> AgentRequest:
+        """Return the conversation as a request."""
+        return AgentRequest(messages=self.messages, session_id=self.id)
 
 
 class SessionStats(Value, frozen=True):

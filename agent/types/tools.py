@@ -1,7 +1,5 @@
 """Tool specifications, and tools that run at the vendor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -15,11 +13,11 @@ from typing import (
     overload,
 )
 
-from pydantic import AliasChoices, Field, TypeAdapter, WrapValidator, model_validator
+from pydantic import AliasChoices, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
 from ._base import EMPTY_OBJECT, JsonObject, SequenceOf, Value, freeze, thaw
-from .media import CacheHint, ExtraValue
+from .media import CacheHint, ExtraValue, OnDemand
 from .parts import ToolCall, ToolResult
 from .secrets import SecretField
 
@@ -252,7 +250,7 @@ def _is_function_tool(tool: Mapping[str, Any]) -> bool:
     return "name" in tool and (kind is None or kind == "function" or (kind == "custom" and "input_schema" in tool))
 
 
-def _read_tool(value: Any, check: Any) -> Any:
+def _read_tool(value: Any) -> Any:
     if isinstance(value, ToolSpec | _BuiltinTool):
         return value
     if isinstance(spec := getattr(value, "spec", None), ToolSpec):
@@ -281,7 +279,8 @@ def _collect_extra(tool: dict[str, Any]) -> dict[str, Any]:
 
 RequestTool: TypeAlias = ToolSpec | BuiltinTool | Mapping[str, Any]
 """A tool in a request: a function of the caller, a built-in tool, or a dict that is sent to the vendor as it is."""
-OfferedTool = Annotated[ToolSpec | BuiltinTool | JsonObject, WrapValidator(_read_tool)]
+_ValidTool: TypeAlias = ToolSpec | BuiltinTool | JsonObject
+OfferedTool = Annotated[_ValidTool, OnDemand(_read_tool, _ValidTool)]
 
 
 def tool_name(tool: RequestTool) -> str | None:

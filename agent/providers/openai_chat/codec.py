@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .batches import OpenAIBatches
 
 _OPENAI_PATHS = (
-    (re.compile(r"(?:[a-z0-9-]+\.)?api\.openai\.com", re.I), "/v1"),
-    (re.compile(r".*\.azure\.com", re.I), "/openai/v1"),
+    (r"(?i)(?:[a-z0-9-]+\.)?api\.openai\.com", "/v1"),
+    (r"(?i).*\.azure\.com", "/openai/v1"),
 )
 """Path of OpenAI's APIs by host."""
 _VARIABLE = re.compile(r"\{([A-Z_]+)\}")
@@ -40,7 +40,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\S*")
 def openai_api_path(base_url: str) -> str | None:
     """Path of OpenAI's APIs at the host of a base_url; None at other vendors' hosts."""
     host = urlsplit(base_url).hostname or ""
-    return next((path for pattern, path in _OPENAI_PATHS if pattern.fullmatch(host)), None)
+    return next((path for pattern, path in _OPENAI_PATHS if re.fullmatch(pattern, host)), None)
 
 
 def with_openai_base_url(config: AgentConfig) -> AgentConfig:
