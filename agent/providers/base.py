@@ -133,6 +133,15 @@ class ApiAddress(NamedTuple):
     base_url: str
     key: Secret | None
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, which errors must not quote, if there is one."""
+        return () if self.key is None else (self.key.get_secret_value(),)
+
+    def credentials(self, header: str = "authorization", prefix: str = "Bearer ") -> dict[str, str]:
+        """Return the header with the key, if there is one."""
+        return {} if self.key is None else {header: prefix + self.key.get_secret_value()}
+
 
 NO_ADDRESS = ApiAddress("", None)
 """For codecs behind an SDK client, which adds its own address and key."""

@@ -26,7 +26,6 @@ from ..types import (
     VideoContent,
 )
 from .base import Provider, ProviderFactory
-from .codec import SHAPE_ERRORS
 from .encoding import EncodingContext, request_origin
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
@@ -80,6 +79,7 @@ class LocalCodec(ChatCodec):
 
     transport = "local"
     schema_dialect: ClassVar[str | None] = None
+    count_key: ClassVar[str] = "prompt_tokens"
 
     @override
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
@@ -121,13 +121,6 @@ class LocalCodec(ChatCodec):
     def encode_count(self, request: AgentRequest) -> WireRequest:
         wire = self.encode(request, stream=True)
         return replace(wire, url=wire.url + COUNT_FRAGMENT)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            count: int = parse_json(reply.body)["prompt_tokens"]
-        except SHAPE_ERRORS:
-            raise self._protocol_error("the token count is missing", reply, request) from None
-        return count
 
     @override
     def with_client(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:

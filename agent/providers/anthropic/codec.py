@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, TextContent, ToolSpec
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import CodecBase
@@ -224,6 +224,7 @@ class AnthropicCodec(CodecBase):
     api = API
     response_kind = "message"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "input_tokens"
 
     def __init__(
         self,
@@ -231,14 +232,11 @@ class AnthropicCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        sent = {"anthropic-version": VERSION}
-        if key is not None:
-            sent["x-api-key"] = key
         custom_headers = {header.lower(): value for header, value in (headers or {}).items()}
-        super().__init__(name, _CAPABILITIES, {**sent, **custom_headers}, () if key is None else (key,))
+        sent = {"anthropic-version": VERSION, **address.credentials("x-api-key", prefix=""), **custom_headers}
+        super().__init__(name, _CAPABILITIES, sent, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._betas = custom_headers.get(_BETA_HEADER.decode(), "")
         self._url = address.base_url.rstrip("/").removesuffix("/v1") + "/v1/messages"
@@ -272,17 +270,6 @@ class AnthropicCodec(CodecBase):
             value = merge_betas(self._betas, body.betas).encode("latin-1")
             headers = (*(header for header in headers if header[0] != _BETA_HEADER), (_BETA_HEADER, value))
         return WireRequest(url, headers, body.data, self.name, body.warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            count = parse_json(reply.body)["input_tokens"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._protocol_error(
-                f"the token count cannot be read ({type(error).__name__})", reply, request
-            ) from None
-        if not isinstance(count, int):
-            raise self._protocol_error("the token count is not a number", reply, request)
-        return count
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:

@@ -150,7 +150,7 @@ class MessagesDecoder(DecoderBase):
             case "thinking" if block.get("thinking"):
                 events.append(StreamEvent.thinking_delta(block["thinking"], index=index, raw=event))
             case "tool_use":
-                call = ToolCall(id=block["id"], name=self._reader.tool_name(block["name"]))
+                call = ToolCall(id=block["id"], name=self._reader.tools.original_name(block["name"]))
                 events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
             case "server_tool_use" | "mcp_tool_use":
                 self._server_tools[block["id"]] = name = str(block["name"])

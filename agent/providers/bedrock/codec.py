@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import Reply, WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
 from ..anthropic.conversation import ends_with_prefill, split_system
 from ..anthropic.fields import SCHEMA_DIALECT
@@ -112,6 +112,7 @@ class BedrockCodec(CodecBase):
     api = API
     response_kind = "Converse response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "inputTokens"
 
     def __init__(
         self,
@@ -120,12 +121,10 @@ class BedrockCodec(CodecBase):
         *,
         name: str = API,
         model: str = "",
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
         signer: Signer | None = None,
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        sent = {} if key is None else {"authorization": f"Bearer {key}"}
-        super().__init__(name, _capabilities(model), {**sent, **(headers or {})}, () if key is None else (key,))
+        super().__init__(name, _capabilities(model), {**address.credentials(), **(headers or {})}, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._root = address.base_url.rstrip("/")
         self._signer = signer
@@ -196,9 +195,3 @@ class BedrockCodec(CodecBase):
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ConverseDecoder(self.name, headers, request, self._secrets)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            return int(parse_json(reply.body)["inputTokens"])
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._protocol_error("the token count is missing or not a number", reply, request) from None

@@ -190,7 +190,7 @@ class ConverseDecoder(DecoderBase):
         content = start.get(kind) or {}
         self._partial[index] = _PartialBlock(kind, content)
         if kind == "toolUse" and "type" not in content:
-            call = ToolCall(id=content["toolUseId"], name=self._reader.tool_name(content["name"]))
+            call = ToolCall(id=content["toolUseId"], name=self._reader.tools.original_name(content["name"]))
             events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
 
     def _decode_delta(

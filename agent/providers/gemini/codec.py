@@ -18,17 +18,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities, Role
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
 from ..codec import CodecBase
-from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
+from ..encoding import check_extra, dump_json, encode_fields, request_origin
 from ..failures import error_from_details, read_error_details, request_id
 from ..repair import ForeignThinking, repair
 from .contents import ContentsEncoder
@@ -55,30 +55,14 @@ _MERGED_KEYS = ("generationConfig", "toolConfig")
 
 
 def encode_body(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking = "drop"
+    request: AgentRequest,
+    provider: str,
+    platform: Platform,
+    foreign_thinking: ForeignThinking = "drop",
+    *,
+    count_tokens: bool = False,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body, and warnings about content that was dropped. Unsupported content raises an error."""
-    context = _encode(request, provider, platform, foreign_thinking)
-    return dump_json(context.body), tuple(context.warnings)
-
-
-def encode_count_body(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking = "drop"
-) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body for counting the tokens of a request, and warnings."""
-    context = _encode(request, provider, platform, foreign_thinking)
-    body: JsonDict
-    if platform.wraps_counted:
-        model = platform.path(request.model or "", "").removesuffix(":")
-        body = {"generateContentRequest": {"model": model, **context.body}}
-    else:
-        body = {key: value for key, value in context.body.items() if key in COUNTED_KEYS}
-    return dump_json(body), tuple(context.warnings)
-
-
-def _encode(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking
-) -> GeminiContext:
     check_extra(request, _RESERVED_KEYS)
     model = request.model or ""
     origin = request_origin(provider, API, model)
@@ -108,7 +92,11 @@ def _encode(
     for key, value in request.extra.items():
         merges = key in _MERGED_KEYS and key in body and isinstance(value, Mapping)
         body[key] = {**body[key], **value} if merges else value
-    return context
+    if count_tokens and platform.wraps_counted:
+        body = {"generateContentRequest": {"model": platform.path(model, "").removesuffix(":"), **body}}
+    elif count_tokens:
+        body = {key: value for key, value in body.items() if key in COUNTED_KEYS}
+    return dump_json(body), tuple(context.warnings)
 
 
 CAPABILITIES = ProviderCapabilities(
@@ -232,6 +220,7 @@ class GeminiCodec(CodecBase):
     api = API
     response_kind = "generateContent response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT_NAME
+    count_key: ClassVar[str] = "totalTokens"
 
     def __init__(
         self,
@@ -239,17 +228,14 @@ class GeminiCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
         platform: Platform = GEMINI_API,
         token: bool | None = None,
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
         self._token = _is_token(address) if token is None else token
-        sent: dict[str, str] = {}
-        if key is not None:
-            sent = {"authorization": f"Bearer {key}"} if self._token else {"x-goog-api-key": key}
+        sent = address.credentials() if self._token else address.credentials("x-goog-api-key", prefix="")
         capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API or self._token})
-        super().__init__(name, capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
+        super().__init__(name, capabilities, {**sent, **(headers or {})}, address.secrets)
         self.platform = platform
         self._root = platform.root(address.base_url)
         self._foreign_thinking = foreign_thinking
@@ -323,14 +309,8 @@ class GeminiCodec(CodecBase):
         return GeminiDecoder(self.name, self._origin(request), headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        body, warnings = encode_count_body(request, self.name, self.platform, self._foreign_thinking)
+        body, warnings = encode_body(request, self.name, self.platform, self._foreign_thinking, count_tokens=True)
         return WireRequest(self._url(request, "countTokens"), self._headers, body, self.name, warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            return int(parse_json(reply.body)["totalTokens"])
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
     def batch_api(self) -> BatchApi:
         from ..batches import make_unsupported_error  # lazy: only batch jobs need it

@@ -6,11 +6,11 @@ quoted text is there; other citations have none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...types import Citation, Usage
+from ..codec import read_count
 
 _SOURCES = ("web", "retrievedContext", "maps", "image")
 
@@ -107,27 +107,21 @@ _MODALITY_DETAILS = (
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Read `usageMetadata`. The counts exclude thoughts and server-side tools, which are added."""
-    thoughts, tools = _count(usage, "thoughtsTokenCount"), _count(usage, "toolUsePromptTokenCount")
-    total = _count(usage, "totalTokenCount")
+    thoughts, tools = read_count(usage, "thoughtsTokenCount"), read_count(usage, "toolUsePromptTokenCount")
+    total = read_count(usage, "totalTokenCount")
     details = {"input_tool_tokens": tools}
     for key, name in _MODALITY_DETAILS:
         if entries := usage.get(key):
             details |= _modality_counts(entries, name)
     counted = Usage.from_counts(
-        _count(usage, "promptTokenCount"),
-        _count(usage, "candidatesTokenCount") + thoughts,
-        cache_read=_count(usage, "cachedContentTokenCount"),
+        read_count(usage, "promptTokenCount"),
+        read_count(usage, "candidatesTokenCount") + thoughts,
+        cache_read=read_count(usage, "cachedContentTokenCount"),
         reasoning=thoughts,
         total=None if tools else total,
         details=details,
     )
     return counted.model_copy(update={"total_tokens": max(total, counted.total_tokens)}) if tools else counted
-
-
-def _count(usage: Mapping[str, Any], key: str) -> int:
-    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
 
 
 def _modality_counts(entries: Any, name: str) -> dict[str, int]:
@@ -137,7 +131,7 @@ def _modality_counts(entries: Any, name: str) -> dict[str, int]:
         modality = entry.get("modality") if isinstance(entry, dict) else None
         if isinstance(modality, str) and modality != "TEXT":
             key = name.format(modality.lower())
-            counts[key] = counts.get(key, 0) + _count(entry, "tokenCount")
+            counts[key] = counts.get(key, 0) + read_count(entry, "tokenCount")
     return counts
 
 

@@ -33,7 +33,6 @@ from ...types import (
 )
 from .. import codec
 from ..encoding import read_arguments, tool_parameters
-from ..repair import REPEATED_CALL
 from .contents import METADATA_KIND
 from .fields import generate_id
 from .metadata import READ_USAGE_KEYS, read_citations, read_logprobs, read_usage
@@ -347,7 +346,9 @@ class ResponseReader:
         block = self._last
         if not isinstance(block, _CallBlock) or block.ended or call.get("name"):
             self._end_last(chunk, events)
-            block = _CallBlock("call", len(self._blocks), signature=signature, id=self._unique_id(call.get("id") or ""))
+            id = call.get("id") or ""
+            id = id and codec.choose_unique_id(id, self._ids, self._problems)
+            block = _CallBlock("call", len(self._blocks), signature=signature, id=id)
             name = call["name"]
             block.tool = self._tools.get(name)
             block.name = name if block.tool is None else block.tool.name
@@ -361,16 +362,6 @@ class ResponseReader:
             self._end_call(block, chunk, events)
         elif block.id and not block.started:  # a generated id depends on the arguments
             self._start_call(block, block.id, chunk, events)
-
-    def _unique_id(self, id: str) -> str:
-        """Return an id that no other call of the response has."""
-        unique, number = id, 1
-        while id and unique in self._ids:
-            number += 1
-            unique = f"{id}#{number}"
-            self._problems[REPEATED_CALL] = None
-        self._ids.add(unique)
-        return unique
 
     def _start_call(
         self, block: _CallBlock, id: str, chunk: Mapping[str, Any] | None, events: list[StreamEvent]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 from typing_extensions import override
@@ -19,6 +19,7 @@ from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
 from ..failures import request_id
+from ..repair import ForeignThinking
 from .dialect import API, OPENAI, Dialect
 from .fields import SCHEMA_DIALECT
 from .messages import encode_body
@@ -104,13 +105,11 @@ class ChatCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         url: str | None = None,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        credentials = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
-        all_headers = {**credentials, **(headers or {})}
+        all_headers = {**address.credentials(dialect.key_header, dialect.key_prefix), **(headers or {})}
         capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
-        super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
+        super().__init__(dialect.name, capabilities, all_headers, address.secrets)
         self.dialect = dialect
         self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"

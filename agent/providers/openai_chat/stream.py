@@ -375,7 +375,7 @@ class ChatDecoder(DecoderBase):
         """Report a call whose name is complete, with the arguments so far."""
         call.started = True
         call.unique_id = self._reader.unique_id(str(call.id or generate_call_id(self._id, call.position)))
-        started = ToolCall(id=call.unique_id, name=self._reader.original_name(call.name))
+        started = ToolCall(id=call.unique_id, name=self._reader.tools.original_name(call.name))
         events.append(StreamEvent.tool_call_start(started, index=_FIRST_CALL + call.position, raw=chunk))
         if call.arguments:  # they may come before the name
             self._add_arguments(call, "".join(call.arguments), chunk, events)
@@ -383,7 +383,7 @@ class ChatDecoder(DecoderBase):
     def _add_arguments(
         self, call: _PartialCall, text: str, chunk: dict[str, Any] | None, events: list[StreamEvent]
     ) -> None:
-        name, index = self._reader.original_name(call.name), _FIRST_CALL + call.position
+        name, index = self._reader.tools.original_name(call.name), _FIRST_CALL + call.position
         events.append(StreamEvent.tool_call_delta_event(text, id=call.unique_id, name=name, index=index, raw=chunk))
 
     def _call_for(self, piece: dict[str, Any], function: Mapping[str, Any]) -> _PartialCall:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import WireRequest
 from ...types import (
     AgentConfig,
     AgentRequest,
@@ -23,7 +23,7 @@ from ...types import (
     ToolResult,
 )
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
-from ..codec import SHAPE_ERRORS, CodecBase, describe_malformed
+from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
 from ..repair import ForeignThinking, repair
@@ -146,6 +146,7 @@ class ResponsesCodec(CodecBase):
     api = API
     response_kind = "response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "input_tokens"
 
     def __init__(
         self,
@@ -153,15 +154,12 @@ class ResponsesCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
         dialect: Dialect = OPENAI,
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        credentials: dict[str, str] = {}
-        if key is not None:
-            credentials[dialect.key_header] = f"Bearer {key}" if dialect.key_header == "authorization" else key
-        all_headers = {**credentials, **(headers or {})}
-        super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
+        prefix = "Bearer " if dialect.key_header == "authorization" else ""
+        all_headers = {**address.credentials(dialect.key_header, prefix), **(headers or {})}
+        super().__init__(name, dialect.capabilities, all_headers, address.secrets)
         self.dialect = dialect
         self.idempotency: bool = dialect is OPENAI
         self._foreign_thinking = foreign_thinking
@@ -269,15 +267,6 @@ class ResponsesCodec(CodecBase):
         body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, count_tokens=True)
         url = f"{self._url}/input_tokens{self._query}"
         return WireRequest(url, self._headers, body, self.name, warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        if reply.status >= 400:
-            raise self.decode_error(reply, request)
-        try:
-            return int(parse_json(reply.body)["input_tokens"])
-        except SHAPE_ERRORS as error:
-            reason = f"the token count is missing ({describe_malformed(error)})"
-            raise self._protocol_error(reason, reply, request) from None
 
     def batch_api(self) -> OpenAIBatches:
         from ..openai_chat.batches import OpenAIBatches  # lazy: only batch jobs need it
