@@ -476,21 +476,15 @@ FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     "logprobs": drop_with_warning(NO_LOGPROBS),
     "metadata": encode_metadata,
     "session_id": drop_silently,
-    "verbosity": drop_unsupported("verbosity"),
     "top_k": send_as("top_k"),
-    "frequency_penalty": drop_unsupported("frequency_penalty"),
-    "presence_penalty": drop_unsupported("presence_penalty"),
-    "logit_bias": drop_unsupported("logit_bias"),
     "n": refuse_choices,
     "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
     "user": encode_user,
-    "store": drop_unsupported("store"),
-    "previous_response_id": drop_unsupported("previous_response_id"),
-    "conversation": drop_unsupported("conversation"),
-    "background": drop_unsupported("background"),
-    "cached_content": drop_unsupported("cached_content"),
-    "safety_settings": drop_unsupported("safety_settings"),
+    **drop_unsupported(
+        "background cached_content conversation frequency_penalty logit_bias presence_penalty "
+        "previous_response_id safety_settings store verbosity"
+    ),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "thinking_budget", "betas", "extra"))

@@ -197,7 +197,8 @@ def encode_top_k(context: ConverseContext, top_k: int) -> JsonDict:
 
 def encode_betas(context: ConverseContext, betas: Sequence[str]) -> Mapping[str, Any]:
     if context.claude is None:
-        return drop_unsupported("betas")(context, betas)
+        context.warn(f"betas was left out: {context.provider} does not support it")
+        return {}
     context.update_model_fields({"anthropic_beta": list(betas)})
     return {}
 
@@ -260,13 +261,10 @@ FIELDS: dict[str, FieldEncoder[ConverseContext]] = {
     "modalities": drop_modalities,
     "session_id": drop_silently,
     "deadline": drop_silently,
-    **{
-        name: drop_unsupported(name)
-        for name in (
-            "background", "cached_content", "conversation", "frequency_penalty", "logit_bias", "logprobs",
-            "presence_penalty", "previous_response_id", "safety_settings", "seed", "store", "user", "verbosity",
-        )
-    },
-}  # fmt: skip
+    **drop_unsupported(
+        "background cached_content conversation frequency_penalty logit_bias logprobs presence_penalty "
+        "previous_response_id safety_settings seed store user verbosity"
+    ),
+}
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "thinking_budget", "extra"))
 """Fields that `encode_body` and `MessageEncoder` encode."""

@@ -450,13 +450,8 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "service_tier": send_as("service_tier"),
     "user": encode_user,
     "store": send_as("store"),
-    "previous_response_id": drop_unsupported("previous_response_id"),
-    "conversation": drop_unsupported("conversation"),
-    "background": drop_unsupported("background"),
-    "cached_content": drop_unsupported("cached_content"),
-    "safety_settings": drop_unsupported("safety_settings"),
-    "betas": drop_unsupported("betas"),
     "cache": encode_cache,
+    **drop_unsupported("background betas cached_content conversation previous_response_id safety_settings"),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
@@ -17,6 +16,7 @@ from ...types import (
     AgentResponse,
     FinishReason,
     Message,
+    ProviderCapabilities,
     RefusalContent,
     Role,
     ToolCall,
@@ -27,9 +27,9 @@ from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
 from ..repair import ForeignThinking, repair
-from .dialect import API, OPENAI, SCHEMA_DIALECT, Dialect
 from .fields import FIELDS, ResponsesContext
 from .messages import ItemEncoder
+from .models import API, SCHEMA_DIALECT
 from .response import ItemReader, as_text, objects_in, read_logprobs, read_metadata, read_usage, stop_reason
 from .stream import ResponsesDecoder
 
@@ -48,7 +48,6 @@ _COUNTED_KEYS = (
 def encode_body(
     request: AgentRequest,
     provider: str,
-    dialect: Dialect,
     foreign_thinking: ForeignThinking = "drop",
     *,
     stream: bool = False,
@@ -59,7 +58,6 @@ def encode_body(
     Args:
         request: The request.
         provider: Name of the provider.
-        dialect: The vendor's dialect.
         foreign_thinking: Whether reasoning of other models is dropped or sent as text.
         stream: Request a stream of events.
         count_tokens: Encode the body for the endpoint that counts tokens, which accepts only the prompt.
@@ -70,7 +68,7 @@ def encode_body(
     check_extra(request, _RESERVED_KEYS)
     continued = any(getattr(request, key) or request.extra.get(key) for key in _CONTINUING_KEYS)
     origin = request_origin(provider, API, request.model or "")
-    context = ResponsesContext(request, origin, dialect=dialect, stored=_is_stored(request, continued=continued))
+    context = ResponsesContext(request, origin, stored=_is_stored(request, continued=continued))
     instructions, messages = _split_instructions(request.to_messages())
     results: Sequence[Message] = ()
     if continued:
@@ -137,13 +135,26 @@ def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
 
 _PENDING = ("queued", "in_progress")
 """Status of a response that the vendor still processes in the background."""
-BASE_URL = "https://api.openai.com/v1"
+_CAPABILITIES = ProviderCapabilities(
+    streaming=True,
+    tools=True,
+    structured_output=True,
+    json_mode=True,
+    vision=True,
+    system_messages=True,
+    native_schema_output=True,
+    thinking=True,
+    documents=True,
+    token_counting=True,
+    batch=True,
+)
 
 
 class ResponsesCodec(CodecBase):
-    """Codec for one vendor of the Responses API at one address."""
+    """Codec for the Responses API of OpenAI or a compatible vendor."""
 
     api = API
+    idempotency = True
     response_kind = "response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
     count_key: ClassVar[str] = "input_tokens"
@@ -155,50 +166,28 @@ class ResponsesCodec(CodecBase):
         *,
         name: str = API,
         foreign_thinking: ForeignThinking = "drop",
-        dialect: Dialect = OPENAI,
     ) -> None:
-        prefix = "Bearer " if dialect.key_header == "authorization" else ""
-        all_headers = {**address.credentials(dialect.key_header, prefix), **(headers or {})}
-        super().__init__(name, dialect.capabilities, all_headers, address.secrets)
-        self.dialect = dialect
-        self.idempotency: bool = dialect is OPENAI
+        super().__init__(name, _CAPABILITIES, {**address.credentials(), **(headers or {})}, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
-        self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
 
     @classmethod
-    def from_config(
-        cls,
-        config: AgentConfig,
-        *,
-        name: str = API,
-        dialect: Dialect = OPENAI,
-        base_url: str | None = BASE_URL,
-        key_variables: tuple[str, ...] = ("OPENAI_API_KEY",),
-        base_url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",),
-        key_required: bool = True,
-    ) -> ResponsesCodec:
+    def from_config(cls, config: AgentConfig, name: str = API) -> ResponsesCodec:
         address = resolve_address(
             config,
-            default_base_url=base_url,
-            key_variables=key_variables,
-            base_url_variables=base_url_variables,
-            key_required=key_required,
+            default_base_url="https://api.openai.com/v1",
+            key_variables=("OPENAI_API_KEY",),
+            base_url_variables=("OPENAI_BASE_URL",),
         )
-        return cls(
-            address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking, dialect=dialect
-        )
+        return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking)
 
     @override
     def with_client(self, client: Any, headers: Mapping[str, str]) -> ResponsesCodec:
-        dialect = replace(self.dialect, api_version=None)  # the client adds it
-        return ResponsesCodec(
-            NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking, dialect=dialect
-        )
+        return ResponsesCodec(NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
-        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, stream=stream)
-        return WireRequest(self._url + self._query, self._headers, body, self.name, warnings)
+        body, warnings = encode_body(request, self.name, self._foreign_thinking, stream=stream)
+        return WireRequest(self._url, self._headers, body, self.name, warnings)
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
@@ -241,36 +230,26 @@ class ResponsesCodec(CodecBase):
     def encode_retrieve(self, response_id: str, request: AgentRequest) -> WireRequest:
         """Encode the request for a stored response, with the output data that `request` asks for."""
         origin = request_origin(self.name, API, request.model or "")
-        context = ResponsesContext(request, origin, dialect=self.dialect, stored=True)
+        context = ResponsesContext(request, origin, stored=True)
         encode_fields(context, FIELDS)
-        included = [f"include%5B%5D={quote(value)}" for value in context.include]
-        query = "&".join([*([self._query[1:]] if self._query else ()), *included])
+        query = "&".join(f"include%5B%5D={quote(value)}" for value in context.include)
         url = f"{self._url}/{quote(response_id, safe='')}{'?' if query else ''}{query}"
         return WireRequest(url, self._headers, b"", self.name, method="GET")
 
     def encode_cancel(self, response_id: str) -> WireRequest:
-        url = f"{self._url}/{quote(response_id, safe='')}/cancel{self._query}"
+        url = f"{self._url}/{quote(response_id, safe='')}/cancel"
         return WireRequest(url, self._headers, b"", self.name)
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ResponsesDecoder(self.name, headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        if not self.dialect.counts_tokens:
-            raise errors.UnsupportedFeatureError(
-                f"{self.name} does not count tokens.",
-                field="provider",
-                fix="Use estimated counts, or a provider that counts tokens.",
-                provider=self.name,
-                model=request.model,
-            )
-        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, count_tokens=True)
-        url = f"{self._url}/input_tokens{self._query}"
-        return WireRequest(url, self._headers, body, self.name, warnings)
+        body, warnings = encode_body(request, self.name, self._foreign_thinking, count_tokens=True)
+        return WireRequest(f"{self._url}/input_tokens", self._headers, body, self.name, warnings)
 
     def batch_api(self) -> OpenAIBatches:
         from ..openai_chat.batches import OpenAIBatches  # lazy: only batch jobs need it
         from ..openai_chat.dialect import BatchDialect  # lazy: only batch jobs need it
 
         root = self._url.removesuffix("/responses")
-        return OpenAIBatches(BatchDialect(), root, "/v1/responses", self._headers, self._query)
+        return OpenAIBatches(BatchDialect(), root, "/v1/responses", self._headers)

@@ -41,7 +41,6 @@ from ..encoding import (
     to_markdown,
 )
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
-from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH
 from .fields import (
     Call,
     CallOutput,
@@ -61,6 +60,7 @@ from .fields import (
     Screenshot,
     encode_cache,
 )
+from .models import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH
 
 FAILED = "The tool failed."
 """Text before the output of a failed tool; the API has no field for it."""

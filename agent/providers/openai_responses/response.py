@@ -30,8 +30,8 @@ from .. import codec
 from ..encoding import JsonDict
 from ..openai_chat.response import as_mapping, first_number, generate_call_id, parse_arguments, read_cost, read_token
 from ..repair import REPEATED_CALL
-from .builtin_tools import COMPUTER
-from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
+from .fields import COMPUTER
+from .models import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
 
 CALLS = ("function_call", "custom_tool_call", COMPUTER_CALL)
 _ACTION_KEYS = ("action", "actions", "pending_safety_checks")

@@ -20,7 +20,7 @@ from ...types import AgentRequest, AgentResponse, ImageContent, RefusalContent, 
 from ..codec import SHAPE_ERRORS, DecoderBase
 from ..encoding import request_origin
 from ..failures import request_id
-from .dialect import API
+from .models import API
 from .response import (
     CALLS,
     ItemReader,
