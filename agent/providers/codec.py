@@ -136,9 +136,8 @@ class CodecBase(ABC):
             raise self.decode_error(reply, request)
         try:
             return int(parse_json(reply.body)[self.count_key])
-        except SHAPE_ERRORS as error:
-            message = f"the token count is missing or not a number ({describe_malformed(error)})"
-            raise self._protocol_error(message, reply, request) from None
+        except SHAPE_ERRORS:
+            raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
     def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
         return error_from_reply(reply, provider=self.name, model=request.model, secrets=self._secrets)

@@ -82,7 +82,7 @@ class BlockReader:
         return TextContent(
             text=text,
             signature=signature,
-            citations=[_read_citation(each) for each in citations],
+            citations=[read_citation(each) for each in citations],
             provider_data=rest,
             origin=self._origin,
         )
@@ -119,7 +119,7 @@ class BlockReader:
         )
 
 
-def _read_citation(citation: dict[str, Any]) -> Citation:
+def read_citation(citation: dict[str, Any]) -> Citation:
     url = citation.get("url") or citation.get("source")
     return Citation(
         url=url if isinstance(url, str) else None,

@@ -37,6 +37,7 @@ from ..server_dialect import (
     ErrorKind,
     Fields,
     InboundRequest,
+    ServerBase,
     build_request,
     check_shape,
     decode_base64,
@@ -48,7 +49,9 @@ from ..server_dialect import (
     is_foreign,
     require_objects,
     simplify_content,
+    split_turn,
     usage_or_zero,
+    with_title,
 )
 from ..server_stream import Block, BlockEncoder
 from .messages import DOCUMENT_FORMATS, VIDEO_FORMATS
@@ -86,7 +89,7 @@ class RequestReader:
             temperature=inference.take("temperature"),
             top_p=inference.take("topP"),
             stop=inference.list("stopSequences") or None,
-            output_schema=None if schema is None else _parse_schema(schema),
+            output_schema=None if schema is None else with_title(parse_json(schema["schema"]), schema.get("name")),
             service_tier=tier.get("type"),
             metadata=fields.object("requestMetadata"),
         )
@@ -97,21 +100,8 @@ class RequestReader:
         return InboundRequest(request.model_copy(update={"extra": fields.rest()}), self._model, stream)
 
     def _read_turn(self, item: Mapping[str, Any], path: str) -> list[Message]:
-        parts = self._read_parts(require_objects(item.get("content") or (), f"{path}.content"), path)
-        match item.get("role"):
-            case "assistant":
-                return [Message(Role.ASSISTANT, simplify_content(parts))]
-            case "system":
-                return [Message(Role.SYSTEM, simplify_content(parts))]
-            case "user":
-                results = [part for part in parts if isinstance(part, ToolResult)]
-                rest_of_turn = [part for part in parts if not isinstance(part, ToolResult)]
-                turns = [Message(Role.TOOL, results)] if results else []
-                if rest_of_turn or not results:
-                    turns.append(Message(Role.USER, simplify_content(rest_of_turn)))
-                return turns
-            case role:
-                raise invalid_request(f"{path}.role: {role!r} is not a role.", f"{path}.role")
+        blocks = require_objects(item.get("content") or (), f"{path}.content")
+        return split_turn(item.get("role"), self._read_parts(blocks, path), path)
 
     def _read_parts(self, blocks: list[JsonDict], path: str) -> list[Part]:
         parts: list[Part] = []
@@ -211,12 +201,6 @@ def _read_tool_choice(choice: Mapping[str, Any]) -> str | None:
             raise invalid_request("'toolConfig.toolChoice' must be auto, any or tool.", "toolConfig.toolChoice")
 
 
-def _parse_schema(definition: Mapping[str, Any]) -> JsonDict:
-    schema = parse_json(definition["schema"])
-    name = definition.get("name")
-    return {"title": name, **schema} if name not in (None, "answer") else schema
-
-
 _REASONS: Mapping[str, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -255,12 +239,11 @@ def _split_path(path: str) -> tuple[str, str]:
     return unquote(parts[-2]), parts[-1]
 
 
-class ConverseServer:
+class ConverseServer(ServerBase):
     """Server side of Converse."""
 
     api: ClassVar[str] = API
     signature_field: ClassVar[str | None] = "signature"
-    signs_whole_parts: ClassVar[bool] = False
 
     def match_endpoint(self, path: str) -> Endpoint | None:
         return _OPERATIONS.get(_split_path(path)[1])
@@ -273,9 +256,9 @@ class ConverseServer:
                 fields = Fields(fields.object("input").get("converse", {}))
             return RequestReader(fields, model).inbound(stream=operation == "converse-stream")
 
-    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        lost = (part.type for part in response.content if _encode_block(part) is None)
-        return tuple(dict.fromkeys(f"a part of type {kind!r}" for kind in lost))
+    @override
+    def _find_loss(self, part: Part) -> str | None:
+        return f"a part of type {part.type!r}" if _encode_block(part) is None else None
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         blocks = [block for part in response.content if (block := _encode_block(part)) is not None]
@@ -285,6 +268,7 @@ class ConverseServer:
     def encoder(self, inbound: InboundRequest) -> ConverseEncoder:
         return ConverseEncoder(inbound)
 
+    @override
     def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": CONTENT_TYPE}
 

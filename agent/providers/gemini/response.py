@@ -43,8 +43,8 @@ _CHUNK_KEYS = frozenset(("promptFeedback", "usageMetadata", "modelVersion", "res
 """A chunk without candidates has at least one of these keys."""
 _TEXT_KEYS = frozenset(("content", "index", "finishReason"))
 """Keys of a candidate without metadata and log probabilities."""
-_METADATA_KEYS = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
-_READ_CANDIDATE_KEYS = _TEXT_KEYS | {*_METADATA_KEYS, "logprobsResult"}
+METADATA_KEYS = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
+_READ_CANDIDATE_KEYS = _TEXT_KEYS | {*METADATA_KEYS, "logprobsResult"}
 _SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
 """Keys that all kinds of parts may have."""
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
@@ -264,7 +264,7 @@ class ResponseReader:
             self._explanation = candidate.get("finishMessage") or self._explanation
 
     def _read_metadata(self, candidate: Mapping[str, Any]) -> None:
-        for key in _METADATA_KEYS:
+        for key in METADATA_KEYS:
             if value := candidate.get(key):
                 previous = self._metadata.get(key)
                 merges = isinstance(previous, dict) and isinstance(value, dict)

@@ -240,10 +240,10 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
         kind = block.get("type")
         if kind == "thinking":
             inner = block.get("thinking")
-            thinking.append(inner if isinstance(inner, str) else _join_texts(inner))
+            thinking.append(inner if isinstance(inner, str) else join_texts(inner))
         elif kind == "reasoning":
             summary += block.get("summary") or ()
-            thinking.append(_join_texts(block.get("summary")))
+            thinking.append(join_texts(block.get("summary")))
         elif isinstance(block.get("text"), str):
             text.append(block["text"])
         elif kind:
@@ -262,7 +262,7 @@ def summary_data(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {SIGNED_CONTENT: [{"type": "reasoning", "summary": [part]} for part in summary]}
 
 
-def _join_texts(pieces: Any) -> str:
+def join_texts(pieces: Any) -> str:
     return "".join(piece.get("text") or "" for piece in pieces or ())
 
 
