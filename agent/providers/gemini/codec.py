@@ -31,8 +31,8 @@ from ..codec import CodecBase
 from ..encoding import check_extra, dump_json, encode_fields, request_origin
 from ..failures import error_from_details, read_error_details, request_id
 from ..repair import ForeignThinking, repair
-from .contents import ContentsEncoder
 from .fields import FIELDS, GeminiContext, check_cache_hints, conflict_with_cache, tools_by_name
+from .messages import MessageEncoder
 from .models import (
     API,
     COUNTED_KEYS,
@@ -43,8 +43,7 @@ from .models import (
     Platform,
     features_of,
 )
-from .response import ResponseReader
-from .stream import GeminiDecoder
+from .stream import GeminiDecoder, ResponseReader
 
 if TYPE_CHECKING:
     from ..batches import BatchApi
@@ -73,7 +72,7 @@ def encode_body(
     context.drop_all_extra(request.messages)
     system = Role.SYSTEM
     leading = list(takewhile(lambda message: message.role is system, messages))
-    encoder = ContentsEncoder(context)
+    encoder = MessageEncoder(context)
     contents = encoder.encode(messages[len(leading) :])
     if not contents:
         raise errors.ConfigurationError(

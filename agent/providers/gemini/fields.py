@@ -456,4 +456,4 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "cache", "extra"))
-"""Fields that the URL, `encode_body` and `ContentsEncoder` encode."""
+"""Fields that the URL, `encode_body` and `MessageEncoder` encode."""

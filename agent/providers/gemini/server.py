@@ -35,7 +35,7 @@ from ..server_dialect import (
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
-from .contents import METADATA_KIND
+from .messages import METADATA_KIND
 from .models import API
 from .response import METADATA_KEYS
 from .server_requests import METHOD_IN_PATH, RequestReader

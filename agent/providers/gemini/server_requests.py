@@ -37,10 +37,9 @@ from ..server_dialect import (
 )
 from .fields import generate_id
 from .models import API, SKIP_SIGNATURE, features_of
+from .response import SHARED_KEYS
 
 METHOD_IN_PATH = re.compile(r"/(?:models|tunedModels|endpoints)/([^/]+):(\w+)$")
-_SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
-"""Keys that all kinds of parts may have."""
 _BUDGETS = (
     (0, ThinkingLevel.OFF),
     (1_024, ThinkingLevel.MINIMAL),
@@ -177,7 +176,7 @@ class RequestReader:
             signature = None
         if isinstance(call := part.get("functionCall"), dict):
             return self._read_call(call, signature, path)
-        if isinstance(text := part.get("text", "" if part.keys() <= _SHARED_KEYS else None), str):
+        if isinstance(text := part.get("text", "" if part.keys() <= SHARED_KEYS else None), str):
             if part.get("thought"):
                 return ThinkingContent(thinking=text, signature=signature or "", origin=self._origin)
             return TextContent(text=text, signature=signature, origin=self._origin if signature else None)
@@ -232,7 +231,7 @@ def _camel_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_kind(part: Mapping[str, Any]) -> str:
-    return next((key for key in part if key not in _SHARED_KEYS), "part")
+    return next((key for key in part if key not in SHARED_KEYS), "part")
 
 
 _NO_JSON_SCHEMA = ("nullable", "propertyOrdering", "property_ordering")

@@ -93,7 +93,7 @@ _MEDIA_TYPES = {
 """Media types by extension."""
 
 
-class ContentsEncoder:
+class MessageEncoder:
     """Encodes the messages of one request."""
 
     def __init__(self, context: GeminiContext) -> None:
