@@ -17,7 +17,7 @@ from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
 from ..repair import ForeignThinking, repair
-from .conversation import ends_with_prefill, split_system
+from .conversation import CacheSlot, add_cache_markers, ends_with_prefill, read_cache_slot, split_system
 from .fields import (
     COUNTED_FIELDS,
     FIELDS,
@@ -27,7 +27,7 @@ from .fields import (
     default_max_tokens,
     encode_thinking,
 )
-from .messages import CacheSlot, MessageEncoder, add_cache_markers, encode_text, read_cache_slot
+from .messages import MessageEncoder, encode_text
 from .models import API, VERSION
 from .response import BlockReader, map_stop_reason, read_metadata, read_refusal, read_usage
 from .stream import MessagesDecoder

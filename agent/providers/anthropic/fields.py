@@ -1,14 +1,27 @@
-"""Request fields and request types of the Messages API."""
+"""Request fields of the Messages API."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypedDict, assert_never
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import ComputerUse, Message, RequestTool, ThinkingLevel, ToolSpec
+from ...types import (
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
+    Message,
+    RequestTool,
+    ThinkingLevel,
+    ToolSpec,
+    WebSearch,
+)
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -24,154 +37,8 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
-from .builtin_tools import COMPUTER, encode_builtin_tool
 from .conversation import turn_starts_with_thinking
 from .models import API, EFFORTS, MIN_THINKING_BUDGET, THINKING_BUDGETS, Effort, ModelFeatures, features_of
-
-
-class CacheControl(TypedDict, total=False):
-    type: Required[Literal["ephemeral"]]
-    ttl: Literal["5m", "1h"]
-
-
-class TextBlock(TypedDict, total=False):
-    type: Required[Literal["text"]]
-    text: Required[str]
-    signature: str
-    citations: list[dict[str, Any]]
-    cache_control: CacheControl
-
-
-class Base64Source(TypedDict):
-    """An image or a PDF."""
-
-    type: Literal["base64"]
-    media_type: str
-    data: str
-
-
-class UrlSource(TypedDict):
-    """An image or a PDF."""
-
-    type: Literal["url"]
-    url: str
-
-
-class FileSource(TypedDict):
-    """A file that the vendor stores."""
-
-    type: Literal["file"]
-    file_id: str
-
-
-class TextSource(TypedDict):
-    """A plain-text document."""
-
-    type: Literal["text"]
-    media_type: Literal["text/plain"]
-    data: str
-
-
-class ImageBlock(TypedDict, total=False):
-    type: Required[Literal["image"]]
-    source: Required[Base64Source | UrlSource | FileSource]
-    transformations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class DocumentBlock(TypedDict, total=False):
-    type: Required[Literal["document"]]
-    source: Required[Base64Source | UrlSource | TextSource | FileSource]
-    title: str
-    context: str
-    citations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class ContainerUploadBlock(TypedDict):
-    """A file for the container in which the model runs code."""
-
-    type: Literal["container_upload"]
-    file_id: str
-
-
-class SearchResultBlock(TypedDict, total=False):
-    type: Required[Literal["search_result"]]
-    source: Required[str]
-    title: Required[str]
-    content: Required[list[TextBlock]]
-    citations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class ThinkingBlock(TypedDict):
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
-
-
-class RedactedThinkingBlock(TypedDict):
-    type: Literal["redacted_thinking"]
-    data: str
-
-
-class ToolUseBlock(TypedDict, total=False):
-    type: Required[Literal["tool_use"]]
-    id: Required[str]
-    name: Required[str]
-    input: Required[dict[str, Any]]
-    cache_control: CacheControl
-
-
-VendorBlock: TypeAlias = dict[str, Any]
-"""A block of a server tool or of an unknown type."""
-
-
-class ToolResultBlock(TypedDict, total=False):
-    type: Required[Literal["tool_result"]]
-    tool_use_id: Required[str]
-    content: str | list[Block]
-    is_error: bool
-    toolset_name: str
-    cache_control: CacheControl
-
-
-Block: TypeAlias = (
-    TextBlock
-    | ImageBlock
-    | DocumentBlock
-    | ContainerUploadBlock
-    | SearchResultBlock
-    | ThinkingBlock
-    | RedactedThinkingBlock
-    | ToolUseBlock
-    | ToolResultBlock
-    | VendorBlock
-)
-
-
-class MessageParam(TypedDict):
-    role: Literal["user", "assistant"]
-    content: list[Block]
-
-
-class Tool(TypedDict, total=False):
-    name: Required[str]
-    description: str
-    input_schema: Required[dict[str, Any]]
-    strict: bool
-    cache_control: CacheControl
-
-
-class ToolChoice(TypedDict, total=False):
-    type: Required[Literal["auto", "any", "tool", "none"]]
-    name: str
-    disable_parallel_tool_use: bool
-
-
-class JsonOutputFormat(TypedDict):
-    type: Literal["json_schema"]
-    schema: dict[str, Any]
 
 
 class ThinkingConfig(TypedDict, total=False):
@@ -179,6 +46,14 @@ class ThinkingConfig(TypedDict, total=False):
     budget_tokens: int
     display: Literal["summarized", "omitted"]
 
+
+COMPUTER = "computer"
+"""Name of the computer tool, which the API prescribes."""
+_COMPUTER_TYPES = (
+    (r"opus-4[-.][5-9]|sonnet-4[-.][6-9]|(?:opus|sonnet|haiku|fable|mythos)-[5-9]", "computer_20251124"),
+    (r"", "computer_20250124"),
+)
+"""Versions of the computer tool by models."""
 
 MAX_NAME_LENGTH = 128
 SCHEMA_DIALECT = "anthropic"
@@ -255,7 +130,7 @@ def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any
     if not isinstance(tool, ToolSpec):
         return encode_builtin_tool(context, tool)
     schema = tool_parameters(tool)
-    encoded: Tool = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
+    encoded: JsonDict = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
     if tool.description:
         encoded["description"] = tool.description
     if tool.strict:
@@ -273,6 +148,63 @@ def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any
     return {**encoded, **tool.extra}
 
 
+def encode_builtin_tool(context: MessagesContext, tool: BuiltinTool) -> JsonDict:
+    """Return the tool, and add the keys that it requires to the body."""
+    encoded: JsonDict
+    match tool:
+        case WebSearch():
+            context.drop_tool_settings(tool, "max_uses", "allowed_domains", "blocked_domains", "user_location")
+            encoded = _encode_web_search(tool)
+        case CodeExecution():
+            context.drop_tool_settings(tool, "container")
+            encoded = {"type": "code_execution_20250825", "name": "code_execution"}
+            if tool.container is not None:
+                context.body["container"] = tool.container
+        case ComputerUse():
+            context.drop_tool_settings(tool, "width", "height")
+            version = next(version for pattern, version in _COMPUTER_TYPES if re.search(pattern, context.model.lower()))
+            encoded = {"type": version, "name": COMPUTER}
+            encoded |= {"display_width_px": tool.width, "display_height_px": tool.height}
+        case McpConnector() if tool.url is not None:
+            context.drop_tool_settings(tool, "label", "url", "token", "allowed_tools")
+            encoded = _encode_toolset(tool)
+            context.body.setdefault("mcp_servers", []).append(_encode_server(tool, tool.url))
+        case McpConnector() | FileSearch() | ImageGeneration():
+            raise context.builtin_tool_error(tool)
+        case _:
+            assert_never(tool)
+    return {**encoded, **tool.extra}
+
+
+def _encode_web_search(tool: WebSearch) -> JsonDict:
+    encoded: JsonDict = {"type": "web_search_20250305", "name": "web_search"}
+    if tool.max_uses is not None:
+        encoded["max_uses"] = tool.max_uses
+    encoded |= {
+        key: list(domains)
+        for key, domains in (("allowed_domains", tool.allowed_domains), ("blocked_domains", tool.blocked_domains))
+        if domains
+    }
+    if tool.user_location is not None:
+        encoded["user_location"] = {"type": "approximate", **tool.user_location.to_dict()}
+    return encoded
+
+
+def _encode_toolset(tool: McpConnector) -> JsonDict:
+    encoded: JsonDict = {"type": "mcp_toolset", "mcp_server_name": tool.label}
+    if tool.allowed_tools:
+        encoded["default_config"] = {"enabled": False}
+        encoded["configs"] = {name: {"enabled": True} for name in tool.allowed_tools}
+    return encoded
+
+
+def _encode_server(tool: McpConnector, url: str) -> JsonDict:
+    server: JsonDict = {"type": "url", "name": tool.label, "url": url}
+    if tool.token is not None:
+        server["authorization_token"] = tool.token.get_secret_value()
+    return server
+
+
 def _forces_call(context: MessagesContext) -> bool:
     choice = context.request.tool_choice
     return bool(context.request.tools) and choice not in (None, "auto", "none") and context.features.forced_calls
@@ -286,7 +218,7 @@ def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
     if choice not in ("auto", "none") and not context.features.forced_calls:
         context.warn(NO_FORCED_CALLS)
         choice = "auto"
-    encoded: ToolChoice
+    encoded: JsonDict
     match choice:
         case "auto" | "none":
             encoded = {"type": choice}
@@ -302,7 +234,7 @@ def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
 def encode_parallel_tool_calls(context: MessagesContext, parallel: bool) -> JsonDict:
     if parallel or not context.request.tools:
         return {}
-    choice: ToolChoice = context.body.get("tool_choice", {"type": "auto"})
+    choice: JsonDict = context.body.get("tool_choice", {"type": "auto"})
     if choice["type"] == "none":
         return {}
     return {"tool_choice": {**choice, "disable_parallel_tool_use": True}}
@@ -444,8 +376,7 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
         )
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    format: JsonOutputFormat = {"type": "json_schema", "schema": compiled.plain}
-    return {"format": format}
+    return {"format": {"type": "json_schema", "schema": compiled.plain}}
 
 
 def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
