@@ -129,23 +129,26 @@ def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any
         return tool
     if not isinstance(tool, ToolSpec):
         return encode_builtin_tool(context, tool)
-    schema = tool_parameters(tool)
-    encoded: JsonDict = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
+    encoded: JsonDict = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": tool_parameters(tool)}
     if tool.description:
         encoded["description"] = tool.description
-    if tool.strict:
-        compiled = compile_schema(schema, SCHEMA_DIALECT)
-        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-        if compiled.strict:
-            encoded["input_schema"] = compiled.plain
-            encoded["strict"] = True
-        else:
-            context.warn(NOT_STRICT.format(tool.name))
-    elif tool.strict is not None:
+    if tool.strict and (strict_schema := compile_parameters(context, tool)) is not None:
+        encoded |= {"input_schema": strict_schema, "strict": True}
+    elif tool.strict is False:
         encoded["strict"] = False
     if "type" not in encoded["input_schema"]:
         encoded["input_schema"] = {"type": "object", **encoded["input_schema"]}
     return {**encoded, **tool.extra}
+
+
+def compile_parameters(context: EncodingContext, tool: ToolSpec) -> JsonDict | None:
+    """Compile the schema of a strict tool; None if strict mode does not support it."""
+    compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
+    context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
+    if compiled.strict:
+        return compiled.plain
+    context.warn(NOT_STRICT.format(tool.name))
+    return None
 
 
 def encode_builtin_tool(context: MessagesContext, tool: BuiltinTool) -> JsonDict:
@@ -364,10 +367,15 @@ def encode_stop(context: MessagesContext, stop: Sequence[str]) -> JsonDict:
 
 
 def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
-    """Send a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
+    compiled = compile_output_schema(context)
+    return {} if compiled is None else {"format": {"type": "json_schema", "schema": compiled}}
+
+
+def compile_output_schema(context: EncodingContext) -> JsonDict | None:
+    """Compile a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
     request = context.request
     if request.output_mode not in (None, "native"):
-        return {}
+        return None
     compiled = compile_schema(request.output_json_schema or {}, SCHEMA_DIALECT)
     if not compiled.strict:
         raise context.feature_error(
@@ -376,17 +384,13 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
         )
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    return {"format": {"type": "json_schema", "schema": compiled.plain}}
+    return compiled.plain
 
 
 def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
     """Send the user's id, the only metadata that the API accepts."""
     user = context.request.user or metadata.get("user_id")
     return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
-
-
-def encode_user(context: MessagesContext, user: str) -> JsonDict:
-    return {"metadata": {"user_id": user}}
 
 
 _PROMPT_FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
@@ -411,7 +415,7 @@ FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     "n": refuse_choices,
     "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
-    "user": encode_user,
+    "user": lambda context, user: {"metadata": {"user_id": user}},
     **drop_unsupported(
         "background cached_content conversation frequency_penalty logit_bias presence_penalty "
         "previous_response_id safety_settings store verbosity"

@@ -345,10 +345,6 @@ def encode_thinking_budget(context: GeminiContext, budget: int) -> JsonDict:
     return {}
 
 
-def encode_modalities(context: GeminiContext, modalities: Sequence[str]) -> JsonDict:
-    return {"responseModalities": [modality.upper() for modality in modalities]}
-
-
 def encode_store(context: GeminiContext, store: bool) -> JsonDict:
     """Send whether the request is logged."""
     if context.platform.hosts_data:
@@ -447,7 +443,9 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "frequency_penalty": send_nested("generationConfig", send_as("frequencyPenalty")),
     "presence_penalty": send_nested("generationConfig", send_as("presencePenalty")),
     "n": send_nested("generationConfig", send_as("candidateCount")),
-    "modalities": send_nested("generationConfig", encode_modalities),
+    "modalities": send_nested(
+        "generationConfig", lambda context, names: {"responseModalities": [name.upper() for name in names]}
+    ),
     "service_tier": send_as("serviceTier"),
     "store": encode_store,
     "cached_content": encode_cached_content,
