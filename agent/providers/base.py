@@ -192,6 +192,12 @@ def with_base_url(config: AgentConfig, base_url: str) -> AgentConfig:
     return validate_with(lambda: config.with_overrides(base_url=base_url))
 
 
+def make_capabilities(**differences: bool) -> ProviderCapabilities:
+    """Return the capabilities of most vendors, with differences."""
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
+
+
 def first_variable(names: tuple[str, ...]) -> str | None:
     """The value of the first environment variable that is set and not blank."""
     return next((value for name in names if (value := os.environ.get(name, "").strip())), None)

@@ -21,6 +21,7 @@ from ..http.sse import FramingError, SseDecoder
 from ..schemas import compile_schema
 from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent, ToolSpec
 from ..types.secrets import is_credential_header, redact
+from .base import StreamDecoder
 from .encoding import original_names, tool_parameters
 from .failures import ErrorDetails, error_from_details, error_from_reply, read_error_details, redact_body, request_id
 from .repair import REPEATED_CALL
@@ -95,12 +96,13 @@ class CodecBase(ABC):
             body = parse_json(reply.body)
         except ValueError as error:
             raise self._protocol_error(f"the answer is not JSON: {error}", reply, request) from None
-        details = read_error_details(self._find_error(body))
+        found = self._find_error(body)
+        details = read_error_details(found)
         if details is None:
             try:
                 return self._read_response(body, reply.headers, request)
             except SHAPE_ERRORS as error:
-                details = read_error_details(body)
+                found, details = body, read_error_details(body)
                 if details is None:
                     reason = f"the answer is not a {self.response_kind} ({describe_malformed(error)})"
                     raise self._protocol_error(reason, reply, request) from None
@@ -108,12 +110,22 @@ class CodecBase(ABC):
             details,
             status=reply.status,
             headers=reply.headers,
-            body=body,
+            body=found,
             data=reply.body,
             provider=self.name,
             model=request.model,
             secrets=self._secrets,
         )
+
+    def _decode_stream(self, decoder: StreamDecoder, reply: Reply, request: AgentRequest) -> AgentResponse:
+        """Decode a complete response that is encoded as a stream."""
+        decoder.feed(reply.body)
+        decoder.end()
+        if decoder.failure is not None:
+            raise decoder.failure
+        if not decoder.done:
+            raise self._protocol_error("the response is incomplete", reply, request)
+        return decoder.response()
 
     def _find_error(self, body: Any) -> Any:
         """Find the error reported in a reply with status 200."""

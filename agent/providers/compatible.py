@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from ..types import ThinkingLevel
-from .base import ProviderFactory
+from .base import ProviderFactory, make_capabilities
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import (
     CHAT_TEMPLATE,
@@ -28,7 +28,6 @@ from .openai_chat.dialect import (
     Thinking,
     efforts,
     list_fields,
-    make_capabilities,
     switch,
 )
 

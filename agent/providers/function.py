@@ -112,13 +112,7 @@ class FunctionCodec(CodecBase):
 
     @override
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
-        decoder = self.decoder(reply.headers, request)
-        decoder.feed(reply.body)
-        if decoder.failure is not None:
-            raise decoder.failure
-        if not decoder.done:
-            raise self._protocol_error("the function's response is incomplete", reply, request)
-        return decoder.response()
+        return self._decode_stream(self.decoder(reply.headers, request), reply, request)
 
     @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:

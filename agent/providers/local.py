@@ -108,15 +108,9 @@ class LocalCodec(ChatCodec):
 
     @override
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
-        decoder = self.decoder(reply.headers, request)
-        decoder.feed(reply.body)
-        decoder.end()
-        if decoder.failure is not None:
-            raise decoder.failure
-        if not decoder.done:
-            raise self._protocol_error("the response is incomplete", reply, request)
+        response = self._decode_stream(self.decoder(reply.headers, request), reply, request)
         last_event = reply.body.removesuffix(_DONE).rstrip().rpartition(b"\n\n")[2]  # with llama.cpp's timings
-        return decoder.response().model_copy(update={"raw": parse_json(last_event.removeprefix(b"data: "))})
+        return response.model_copy(update={"raw": parse_json(last_event.removeprefix(b"data: "))})
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
         wire = self.encode(request, stream=True)

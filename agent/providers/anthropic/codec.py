@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, TextContent, ToolSpec
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
+from ...types import AgentConfig, AgentRequest, AgentResponse, TextContent, ToolSpec
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
@@ -204,17 +204,8 @@ def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> 
 
 BASE_URL = "https://api.anthropic.com"
 _BETA_HEADER = b"anthropic-beta"
-_CAPABILITIES = ProviderCapabilities(
-    streaming=True,
-    tools=True,
-    structured_output=True,
-    vision=True,
-    system_messages=True,
-    native_schema_output=True,
-    thinking=True,
-    documents=True,
-    token_counting=True,
-    batch=True,
+_CAPABILITIES = make_capabilities(
+    json_mode=False, system_messages=True, documents=True, token_counting=True, batch=True
 )
 
 

@@ -21,7 +21,7 @@ from ...engine.wire import Reply, WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
 from ..anthropic.conversation import ends_with_prefill, split_system
 from ..anthropic.fields import SCHEMA_DIALECT
-from ..base import ApiAddress, StreamDecoder, first_variable, resolve_address
+from ..base import ApiAddress, StreamDecoder, first_variable, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
@@ -218,14 +218,10 @@ def encode_body(
 def _capabilities(model: str) -> ProviderCapabilities:
     """Return the capabilities of a model. Only Claude's tokens can be counted."""
     features = features_of(model)
-    return ProviderCapabilities(
-        streaming=True,
-        tools=True,
-        structured_output=True,
-        vision=True,
+    return make_capabilities(
+        json_mode=False,
         system_messages=True,
         native_schema_output=features.native_schema,
-        thinking=True,
         documents=True,
         audio=True,
         token_counting=features.thinking == "claude" and foundation_model(model) is not None,

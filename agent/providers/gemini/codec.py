@@ -25,11 +25,11 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities, Role
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
+from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, Role
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import check_extra, dump_json, encode_fields, request_origin
-from ..failures import error_from_details, read_error_details, request_id
+from ..failures import request_id
 from ..repair import ForeignThinking, repair
 from .fields import FIELDS, GeminiContext, check_cache_hints, conflict_with_cache, tools_by_name
 from .messages import MessageEncoder
@@ -98,19 +98,7 @@ def encode_body(
     return dump_json(body), tuple(context.warnings)
 
 
-CAPABILITIES = ProviderCapabilities(
-    streaming=True,
-    tools=True,
-    structured_output=True,
-    json_mode=True,
-    vision=True,
-    system_messages=True,
-    native_schema_output=True,
-    thinking=True,
-    documents=True,
-    audio=True,
-    token_counting=True,
-)
+CAPABILITIES = make_capabilities(system_messages=True, documents=True, audio=True, token_counting=True)
 
 
 # Addresses and credentials.
@@ -278,20 +266,14 @@ class GeminiCodec(CodecBase):
         return request_origin(self.name, API, request.model or "")
 
     @override
+    def _find_error(self, body: Any) -> Any:
+        chunks = body if isinstance(body, list) else (body,)
+        return next((chunk for chunk in chunks if isinstance(chunk, dict) and chunk.get("error")), None)
+
+    @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         reader = ResponseReader(self._origin(request), tools_by_name(request), streaming=False)
         for chunk in body if isinstance(body, list) else (body,):
-            complaint = read_error_details(chunk) if chunk.get("error") else None
-            if complaint is not None:
-                raise error_from_details(
-                    complaint,
-                    status=200,
-                    headers=headers,
-                    body=chunk,
-                    provider=self.name,
-                    model=request.model,
-                    secrets=self._secrets,
-                )
             reader.read_chunk(chunk)
         if not reader.complete:
             raise ValueError("it has no finish reason")

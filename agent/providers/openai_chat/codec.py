@@ -18,11 +18,12 @@ from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
+from ..encoding import check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from ..repair import ForeignThinking
+from ..repair import ForeignThinking, repair
 from .dialect import API, OPENAI, Dialect
-from .fields import SCHEMA_DIALECT
-from .messages import encode_body
+from .fields import FIELDS, SCHEMA_DIALECT, ChatContext
+from .messages import MessageEncoder
 from .response import MessageReader, read_usage
 from .stream import ChatDecoder
 
@@ -89,6 +90,32 @@ def _expand_base_url(dialect: Dialect, config: AgentConfig) -> str | None:
         return text if variable.start() == 0 else re.sub(r"^https?://", "", text)
 
     return _VARIABLE.sub(expand, dialect.base_url)
+
+
+_RESERVED_KEYS = ("messages", "model", "stream")
+
+
+def encode_body(
+    request: AgentRequest, dialect: Dialect, *, stream: bool, foreign_thinking: ForeignThinking = "drop"
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the body, and warnings about everything left out of it.
+
+    Raises:
+        UnsupportedFeatureError: The API does not support a content part or a field.
+    """
+    check_extra(request, _RESERVED_KEYS)
+    origin = request_origin(dialect.name, API, request.model or "")
+    messages, repairs = repair(request.to_messages(), origin, foreign_thinking)
+    context = ChatContext(request, origin, dialect=dialect)
+    context.warn(*repairs)
+    body = encode_fields(context, FIELDS)
+    if stream:
+        body["stream"] = True
+        if dialect.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+    body.update(request.extra)
+    body["messages"] = MessageEncoder(context).encode(messages)
+    return dump_json(body), tuple(context.warnings)
 
 
 class ChatCodec(CodecBase):

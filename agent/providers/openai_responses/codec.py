@@ -16,13 +16,12 @@ from ...types import (
     AgentResponse,
     FinishReason,
     Message,
-    ProviderCapabilities,
     RefusalContent,
     Role,
     ToolCall,
     ToolResult,
 )
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
@@ -135,19 +134,7 @@ def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
 
 _PENDING = ("queued", "in_progress")
 """Status of a response that the vendor still processes in the background."""
-_CAPABILITIES = ProviderCapabilities(
-    streaming=True,
-    tools=True,
-    structured_output=True,
-    json_mode=True,
-    vision=True,
-    system_messages=True,
-    native_schema_output=True,
-    thinking=True,
-    documents=True,
-    token_counting=True,
-    batch=True,
-)
+_CAPABILITIES = make_capabilities(system_messages=True, documents=True, token_counting=True, batch=True)
 
 
 class ResponsesCodec(CodecBase):
