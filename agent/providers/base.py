@@ -85,22 +85,6 @@ class LimitsSchemas(Protocol):
     def schema_with_tools(self, model: str) -> bool: ...
 
 
-class SignsRequests(Protocol):
-    """A provider that signs each request, with credentials that may have to be loaded."""
-
-    @property
-    def sign(self) -> Callable[[WireRequest], WireRequest] | None:
-        """Function that returns the signed request and may block; None if requests need no signature."""
-        ...
-
-
-class HasIdempotency(Protocol):
-    """A provider that recognizes retries by the header `Idempotency-Key`."""
-
-    @property
-    def idempotency(self) -> bool: ...
-
-
 class RedactsSecrets(Protocol):
     """A provider whose requests contain secrets, which errors must not show."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import Reply, parse_json
+from ..engine.wire import Reply, WireRequest, parse_json
 from ..errors import printable
 from ..http.sse import FramingError, SseDecoder
 from ..schemas import compile_schema
@@ -64,6 +64,10 @@ class CodecBase(ABC):
     response_kind: ClassVar[str]
     """The vendor's name for a response, for error messages."""
     transport = "http"
+    idempotency: bool = False
+    """Whether the vendor recognizes retries by the header `Idempotency-Key`."""
+    sign: Callable[[WireRequest], WireRequest] | None = None
+    """Function that returns the signed request and may block; None if requests need no signature."""
     schema_dialect: ClassVar[str | None] = None
     """Name of the JSON Schema subset that the API accepts, as in `agent.schemas.compile_schema`."""
     count_key: ClassVar[str] = ""
@@ -167,8 +171,6 @@ class CodecBase(ABC):
 class SentTools:
     """Tools of a request by the names under which they were sent, to decode calls."""
 
-    __slots__ = ("_dialect", "_names", "_strict")
-
     def __init__(self, request: AgentRequest, max_name_length: int, schema_dialect: str) -> None:
         self._dialect = schema_dialect
         self._names = original_names(request, max_name_length) if request.tools else {}
@@ -214,10 +216,6 @@ class DecoderBase(ABC):
     It calls `_start` once the response's id and model are known, sets `done` at the terminal event, and calls `_fail`
     or `_report_error` for errors.
     """
-
-    __slots__ = (
-        "_fold", "_headers", "_name", "_request", "_secrets", "_sse", "_start_event", "_unparsed", "done", "failure",
-    )  # fmt: skip
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         self.done: bool = False

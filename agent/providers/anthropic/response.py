@@ -43,8 +43,6 @@ def map_stop_reason(raw: str | None) -> FinishReason | None:
 class BlockReader:
     """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
-    __slots__ = ("_ids", "_origin", "tools", "warnings")
-
     def __init__(self, provider: str, request: AgentRequest, model: str) -> None:
         self._origin = request_origin(provider, API, request.model or model)
         self._ids: set[str] = set()

@@ -53,8 +53,6 @@ def block_kind(block: Mapping[str, Any]) -> str:
 class BlockReader:
     """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
-    __slots__ = ("_origin", "tools")
-
     def __init__(self, provider: str, request: AgentRequest) -> None:
         self._origin = request_origin(provider, API, request.model or "")
         self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_json
@@ -37,22 +38,20 @@ def _name_payload(message: EventStreamMessage) -> bytes:
     return b"{%b:%b}" % (to_json(name), message.payload)
 
 
+@dataclass(slots=True)
 class _PartialBlock:
     """A content block that is not complete yet."""
 
-    __slots__ = ("citations", "input", "kind", "other", "redacted", "signature", "start", "text")
-
-    def __init__(self, kind: str, start: Mapping[str, Any]) -> None:
-        self.kind = kind
-        self.start: dict[str, Any] = dict(start)
-        self.text: list[str] = []
-        self.input: list[str] = []
-        """Pieces of the JSON of a call's input."""
-        self.signature: list[str] = []
-        self.redacted: list[bytes] = []
-        self.citations: list[Any] = []
-        self.other: list[Any] = []
-        """Deltas of a block of another kind."""
+    kind: str
+    start: Mapping[str, Any]
+    text: list[str] = field(default_factory=list)
+    input: list[str] = field(default_factory=list)
+    """Pieces of the JSON of a call's input."""
+    signature: list[str] = field(default_factory=list)
+    redacted: list[bytes] = field(default_factory=list)
+    citations: list[Any] = field(default_factory=list)
+    other: list[Any] = field(default_factory=list)
+    """Deltas of a block of another kind."""
 
     def add(self, delta: Mapping[str, Any]) -> str:
         """Add a delta, and return its text, if it has any."""
@@ -133,8 +132,6 @@ def _kind_of(delta: Mapping[str, Any]) -> str:
 
 class ConverseDecoder(DecoderBase):
     """Decoder of one streamed message."""
-
-    __slots__ = ("_body", "_ended", "_messages", "_partial", "_reader")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)

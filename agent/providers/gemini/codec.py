@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -109,28 +108,19 @@ _PLAIN_NAME = re.compile(r"[a-zA-Z0-9:._-]+")
 _MULTI_REGIONS = ("us", "eu")
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """A platform, its address, and whether the key is an access token."""
-
-    platform: Platform
-    address: ApiAddress
-    token: bool
-
-
-def _gemini_endpoint(config: AgentConfig) -> _Endpoint:
+def _resolve_gemini(config: AgentConfig) -> ApiAddress:
     credentials = _find_credentials(config.headers)
-    address = resolve_address(
+    return resolve_address(
         config,
         default_base_url="https://generativelanguage.googleapis.com",
         key_variables=() if credentials else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         key_required=not credentials,
     )
-    return _Endpoint(GEMINI_API, address, _is_token(address))
 
 
-def _vertex_endpoint(config: AgentConfig) -> _Endpoint:
+def _resolve_vertex(config: AgentConfig) -> tuple[ApiAddress, bool]:
+    """Return the address, and whether the key is an access token."""
     location = _read_environment("GOOGLE_CLOUD_LOCATION")
     credentials = _find_credentials(config.headers)
     if config.api_key is None:
@@ -155,7 +145,7 @@ def _vertex_endpoint(config: AgentConfig) -> _Endpoint:
                 "base_url='https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION'.",
             )
         root = f"{root}/projects/{project}/locations/{_find_location(root) or location or 'global'}"
-    return _Endpoint(VERTEX, ApiAddress(root, address.key), token)
+    return ApiAddress(root, address.key), token
 
 
 def _is_token(address: ApiAddress) -> bool:
@@ -229,15 +219,11 @@ class GeminiCodec(CodecBase):
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str) -> GeminiCodec:
-        endpoint = _vertex_endpoint(config) if name == "vertex" else _gemini_endpoint(config)
-        return cls(
-            endpoint.address,
-            config.headers.reveal(),
-            name=name,
-            foreign_thinking=config.foreign_thinking,
-            platform=endpoint.platform,
-            token=endpoint.token,
-        )
+        headers, foreign_thinking = config.headers.reveal(), config.foreign_thinking
+        if name != "vertex":
+            return cls(_resolve_gemini(config), headers, name=name, foreign_thinking=foreign_thinking)
+        address, token = _resolve_vertex(config)
+        return cls(address, headers, name=name, foreign_thinking=foreign_thinking, platform=VERTEX, token=token)
 
     def schema_with_tools(self, model: str) -> bool:
         """Whether a model supports an output schema together with tools."""

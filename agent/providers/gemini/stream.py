@@ -417,8 +417,6 @@ class ResponseReader:
 class GeminiDecoder(DecoderBase):
     """Decoder of one stream of generateContent chunks."""
 
-    __slots__ = ("_reader", "_started")
-
     def __init__(
         self, name: str, origin: Origin, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]
     ) -> None:

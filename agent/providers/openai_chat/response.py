@@ -45,8 +45,6 @@ _PADDED = re.compile(r"[^=]+=*")
 class MessageReader:
     """Decodes the message that answers one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_dialect", "_ids", "_image_origin", "_origin", "_request", "tools", "warnings")
-
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
         self._dialect = dialect
         self._ids: set[str] = set()

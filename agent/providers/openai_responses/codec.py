@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
@@ -69,10 +70,9 @@ def encode_body(
     origin = request_origin(provider, API, request.model or "")
     context = ResponsesContext(request, origin, stored=_is_stored(request, continued=continued))
     instructions, messages = _split_instructions(request.to_messages())
-    results: Sequence[Message] = ()
-    if continued:
-        results, messages = _split_leading_results(messages)
-    repaired, repairs = repair(messages, origin, foreign_thinking)
+    # The calls of leading results are in the stored conversation.
+    results = list(takewhile(_has_result, messages)) if continued else []
+    repaired, repairs = repair(messages[len(results) :], origin, foreign_thinking)
     context.warn(*repairs)
     context.drop_all_extra(request.messages)
     items = ItemEncoder(context).encode((*results, *repaired))
@@ -109,14 +109,8 @@ def _split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Mess
     return "", messages
 
 
-def _split_leading_results(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Split off leading results, whose calls are in the stored conversation."""
-    count = 0
-    for message in messages:
-        if not any(isinstance(part, ToolResult) for part in message.parts):
-            break
-        count += 1
-    return messages[:count], messages[count:]
+def _has_result(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:

@@ -1,4 +1,7 @@
-"""Differences between models of the Responses API, as data. The first row whose pattern matches applies."""
+"""Differences between models of the Responses API, as data.
+
+The first row whose pattern matches the start of a model's name applies.
+"""
 
 from __future__ import annotations
 

@@ -43,8 +43,6 @@ _REASONING_KEYS = frozenset(("type", "id", "summary", "encrypted_content", "stat
 class ItemReader:
     """Decodes the items that answer one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_origin", "_positions", "_tools", "response_id", "warnings")
-
     def __init__(self, request: AgentRequest, origin: Origin) -> None:
         self._origin = origin
         self._tools = codec.SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
