@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ... import errors
 from ...engine.wire import WireRequest
-from ...types import AgentConfig, AgentRequest, AgentResponse, TextContent, ToolSpec
+from ...types import AgentConfig, AgentRequest, AgentResponse, ToolSpec
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
@@ -172,7 +172,8 @@ def encode_body(
     add_cache_markers(context, (_tool_slots(context), system_slots, encoder.cache_slots))
     if system:
         check_extra(request, ("system",))
-        body["system"] = _join_system(system, [slot.block for slot in system_slots])
+        blocks = [slot.block for slot in system_slots]
+        body["system"] = system[0].text if len(blocks) == 1 and len(blocks[0]) == 2 else blocks
     _add_extra(body, request, count_tokens=count_tokens)
     body["messages"] = encoded
     return EncodedBody(dump_json(body), tuple(context.warnings), find_betas(request, body, context.vendor_blocks))
@@ -186,12 +187,6 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
         elif isinstance(tool, Mapping) and (control := tool.get("cache_control")):
             slots.append(read_cache_slot(block, control))
     return slots
-
-
-def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | list[JsonDict]:
-    if len(blocks) == 1 and len(blocks[0]) == 2:
-        return texts[0].text
-    return blocks
 
 
 def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> None:

@@ -230,7 +230,8 @@ def add_cache_markers(context: EncodingContext, sections: Sequence[Sequence[Cach
     _order(slots, context)
     for slot in slots:
         if not slot.fixed and slot.hint is not None:
-            slot.block.setdefault("cache_control", _encode_cache_control(slot.hint))
+            lifetime = {"ttl": "1h"} if slot.hint == "long" else {}
+            slot.block.setdefault("cache_control", {"type": "ephemeral", **lifetime})
 
 
 def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
@@ -256,7 +257,3 @@ def _order(slots: Sequence[CacheSlot], context: EncodingContext) -> None:
                 context.warn(SHORTENED)
                 slot.hint = "short"
         long_follows = long_follows or (slot.hint == "long" and number < first_short)
-
-
-def _encode_cache_control(hint: CacheHint) -> JsonDict:
-    return {"type": "ephemeral", "ttl": "1h"} if hint == "long" else {"type": "ephemeral"}

@@ -200,7 +200,9 @@ class MessageEncoder:
             return self._encode_parts(message)
         block: TextBlock | ToolResultBlock
         if message.tool_call_id is not None and message.role is Role.TOOL:
-            block = _encode_text_result(message.tool_call_id, content)
+            block = {"type": "tool_result", "tool_use_id": _encode_id(message.tool_call_id)}
+            if content.strip():
+                block["content"] = content
             if toolset := self._toolsets.get(message.tool_call_id):
                 block["toolset_name"] = toolset
         else:
@@ -267,7 +269,7 @@ class MessageEncoder:
             case ImageContent():
                 return self._encode_image(part)
             case DocumentContent():
-                return self._encode_document(part)
+                return _encode_document(part, self._encode_document_source(part))
             case RefusalContent():
                 return _encode_unless_blank(part.refusal)
             case CodeContent() | DiffContent():
@@ -392,27 +394,12 @@ class MessageEncoder:
         media_type = part.media_type or "application/pdf"
         source: Source = {"type": "file", "file_id": part.file_id}
         if media_type == "application/pdf" or media_type.startswith("text/plain"):
-            document: DocumentBlock = {"type": "document", "source": source}
-            if part.title is not None:
-                document["title"] = part.title
-            document.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
-            return document
+            return _encode_document(part, source)
         if part.title is not None:
             self._context.warn(FILE_TITLE_LEFT_OUT)
         if media_type.startswith("image/"):
             return {"type": "image", "source": source}
         return {"type": "container_upload", "file_id": part.file_id}
-
-    def _encode_document(self, part: DocumentContent) -> DocumentBlock:
-        block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
-        if part.title is not None:
-            block["title"] = part.title
-        if part.context is not None:
-            block["context"] = part.context
-        if part.citations is not None:
-            block["citations"] = {"enabled": part.citations}
-        block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
-        return block
 
     def _encode_document_source(self, part: DocumentContent) -> Source:
         media_type = part.media_type or "application/pdf"
@@ -435,6 +422,18 @@ def encode_text(text: str) -> TextBlock:
     return {"type": "text", "text": text}
 
 
+def _encode_document(part: DocumentContent | FileContent, source: Source) -> DocumentBlock:
+    block: DocumentBlock = {"type": "document", "source": source}
+    if part.title is not None:
+        block["title"] = part.title
+    if isinstance(part, DocumentContent) and part.context is not None:
+        block["context"] = part.context
+    if isinstance(part, DocumentContent) and part.citations is not None:
+        block["citations"] = {"enabled": part.citations}
+    block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
+    return block
+
+
 def _encode_search_result(part: SearchResultContent) -> SearchResultBlock:
     block: SearchResultBlock = {
         "type": "search_result",
@@ -450,13 +449,6 @@ def _encode_search_result(part: SearchResultContent) -> SearchResultBlock:
 def _encode_unless_blank(text: str) -> TextBlock | None:
     """Encode text, unless it is blank, which the API rejects."""
     return {"type": "text", "text": text} if text.strip() else None
-
-
-def _encode_text_result(call_id: str, text: str) -> ToolResultBlock:
-    block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(call_id)}
-    if text.strip():
-        block["content"] = text
-    return block
 
 
 def _encode_id(id: str) -> str:

@@ -75,7 +75,9 @@ class RequestReader:
         if system := self._read_parts(fields.list("system"), "system"):
             messages.append(Message(Role.SYSTEM, simplify_content(system)))
         for index, item in enumerate(require_objects(fields.list("messages"), "messages")):
-            messages += self._read_turn(item, f"messages[{index}]")
+            path = f"messages[{index}]"
+            blocks = require_objects(item.get("content") or (), f"{path}.content")
+            messages += split_turn(item.get("role"), self._read_parts(blocks, path), path)
         inference, tools = Fields(fields.object("inferenceConfig")), Fields(fields.object("toolConfig"))
         output = fields.object("outputConfig")
         schema = ((output.get("textFormat") or {}).get("structure") or {}).get("jsonSchema")
@@ -98,10 +100,6 @@ class RequestReader:
             if rest:
                 fields.put(name, dict(rest))
         return InboundRequest(request.model_copy(update={"extra": fields.rest()}), self._model, stream)
-
-    def _read_turn(self, item: Mapping[str, Any], path: str) -> list[Message]:
-        blocks = require_objects(item.get("content") or (), f"{path}.content")
-        return split_turn(item.get("role"), self._read_parts(blocks, path), path)
 
     def _read_parts(self, blocks: list[JsonDict], path: str) -> list[Part]:
         parts: list[Part] = []

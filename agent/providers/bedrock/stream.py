@@ -97,7 +97,8 @@ class _PartialBlock:
             case "image":
                 return {"image": {**self.start, **_merge(self.other)}}
             case kind:
-                return {kind: {**self.start, **({"content": _flatten(self.other)} if self.other else {})}}
+                pieces = [piece for delta in self.other for piece in (delta if isinstance(delta, list) else [delta])]
+                return {kind: {**self.start, **({"content": pieces} if pieces else {})}}
 
     def _join_call(self) -> dict[str, Any]:
         text = "".join(self.input)
@@ -118,10 +119,6 @@ def _merge(deltas: list[Any]) -> dict[str, Any]:
     for delta in deltas:
         merged.update(delta)
     return {**merged, "source": {"bytes": base64.b64encode(data).decode()}} if data else merged
-
-
-def _flatten(deltas: list[Any]) -> list[Any]:
-    return [piece for delta in deltas for piece in (delta if isinstance(delta, list) else [delta])]
 
 
 def _kind_of(delta: Mapping[str, Any]) -> str:
@@ -160,7 +157,9 @@ class ConverseDecoder(DecoderBase):
                 if index in self._partial:
                     self._end_block(index, event, events)
             case {"messageStart": {"role": str()}}:
-                self._start_message(event)
+                model = self._request.model or ""
+                response = AgentResponse(provider=self._name, model=model, request_id=request_id(self._headers))
+                self._start(response, event)
             case {"messageStop": {"stopReason": str()} as stop}:
                 self._body.update(stop)
             case {"metadata": dict(metadata)}:
@@ -168,19 +167,10 @@ class ConverseDecoder(DecoderBase):
                 self._finish(event, events)
             case _ if event.keys() & _EVENTS:
                 raise ValueError("an event lacks a field")
+            case _ if (details := read_exception(event)) is not None:
+                self._report_details(details, event)
             case _:
-                self._take_other(event)
-
-    def _take_other(self, event: dict[str, Any]) -> None:
-        """Report an exception or error. Unknown events are ignored."""
-        details = read_exception(event)
-        if details is not None:
-            self._report_details(details, event)
-
-    def _start_message(self, event: dict[str, Any]) -> None:
-        model = self._request.model or ""
-        response = AgentResponse(provider=self._name, model=model, request_id=request_id(self._headers))
-        self._start(response, event)
+                pass  # unknown events
 
     def _start_block(self, index: int, start: dict[str, Any], event: dict[str, Any], events: list[StreamEvent]) -> None:
         kind = next(iter(start), "text")

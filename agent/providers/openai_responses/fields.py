@@ -445,14 +445,15 @@ def encode_background(context: ResponsesContext, background: bool) -> JsonDict:
 
 
 def encode_metadata(context: ResponsesContext, metadata: Mapping[str, Any]) -> JsonDict:
-    sent = dict([entry for entry in metadata.items() if _is_metadata(*entry)][:_MAX_METADATA_PAIRS])
+    accepted = [
+        (key, value)
+        for key, value in metadata.items()
+        if len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
+    ]
+    sent = dict(accepted[:_MAX_METADATA_PAIRS])
     if len(sent) < len(metadata):
         context.warn("part of metadata was left out: the API supports 16 strings of 512 characters")
     return {"metadata": sent} if sent else {}
-
-
-def _is_metadata(key: str, value: Any) -> bool:
-    return len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
 
 
 FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
