@@ -62,6 +62,11 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str | None]] = {
     "server": (500, None),
 }
 """Status, and reason in the details, by kind of error."""
+_ENDPOINTS: Mapping[str, Endpoint] = {
+    "generateContent": "generate",
+    "streamGenerateContent": "generate",
+    "countTokens": "count",
+}
 _STATUSES = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
@@ -76,13 +81,7 @@ class GeminiServer(ServerBase):
 
     def match_endpoint(self, path: str) -> Endpoint | None:
         found = METHOD_IN_PATH.search(urlsplit(path).path)
-        match found and found[2]:
-            case "generateContent" | "streamGenerateContent":
-                return "generate"
-            case "countTokens":
-                return "count"
-            case _:
-                return None
+        return _ENDPOINTS.get(found[2]) if found else None
 
     def decode_request(self, path: str, body: bytes) -> InboundRequest:
         with check_shape():
@@ -95,9 +94,9 @@ class GeminiServer(ServerBase):
                 return "citations"
             case ToolCall(invalid_arguments=str()):
                 return "invalid arguments"
-            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall() | AudioContent():
                 return None
-            case ImageContent(image_data=bytes()) | AudioContent():
+            case ImageContent(image_data=bytes()):
                 return None
             case VendorContent() if not is_foreign(part, API):
                 return None
@@ -123,15 +122,8 @@ class GeminiServer(ServerBase):
         return to_json({"totalTokens": tokens})
 
     def encode_models(self, models: Sequence[str]) -> bytes:
-        methods = ["generateContent", "countTokens"]
-        return to_json(
-            {
-                "models": [
-                    {"name": f"models/{model}", "displayName": model, "supportedGenerationMethods": methods}
-                    for model in models
-                ]
-            }
-        )
+        methods = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
+        return to_json({"models": [{"name": f"models/{model}", "displayName": model, **methods} for model in models]})
 
 
 def _error(error: errors.AgentError) -> dict[str, Any]:

@@ -172,9 +172,8 @@ class RequestReader:
         thinking = item.get("reasoning_content") or item.get("reasoning") or ""
         texts: list[Part] = []
         content = item.get("content") or ()
-        for block in (
-            [{"type": "text", "text": content}] if isinstance(content, str) else require_objects(content, where)
-        ):
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in require_objects(blocks, where):
             match block.get("type"):
                 case "refusal":
                     texts.append(RefusalContent(refusal=block.get("refusal") or ""))
@@ -189,9 +188,8 @@ class RequestReader:
         parts += texts
         if item.get("refusal"):
             parts.append(RefusalContent(refusal=item["refusal"]))
-        parts += [
-            self._call(call, where) for call in require_objects(item.get("tool_calls") or (), f"{where}.tool_calls")
-        ]
+        calls = require_objects(item.get("tool_calls") or (), f"{where}.tool_calls")
+        parts += [self._call(call, where) for call in calls]
         if item.get("audio"):
             self._warnings.append(f"{where}.audio was left out: audio responses are not stored")
         return Message(Role.ASSISTANT, simplify_content(parts), name=item.get("name"))
@@ -319,13 +317,8 @@ class ChatServer(OpenAIServer):
             "logprobs": _encode_choice_logprobs(response),
             "finish_reason": encode_stop_reason(response, _REASONS),
         }
-        return to_json(
-            {
-                **_encode_head(response, inbound, "chat.completion"),
-                "choices": [choice],
-                "usage": _encode_usage(usage_or_zero(response)),
-            }
-        )
+        head = _encode_head(response, inbound, "chat.completion")
+        return to_json({**head, "choices": [choice], "usage": _encode_usage(usage_or_zero(response))})
 
     def encoder(self, inbound: InboundRequest) -> ChatEncoder:
         return ChatEncoder(inbound)
@@ -365,11 +358,8 @@ def _add_opaque(message: dict[str, Any], part: Part) -> None:
 def _encode_call(call: ToolCall, arguments: str) -> dict[str, Any]:
     opaque = {} if is_foreign(call, API) else dict(call.provider_data or {})
     if opaque.get("type") == "custom":
-        return {
-            "id": call.id,
-            "type": "custom",
-            "custom": {"name": call.name, "input": call.arguments.get("input", "")},
-        }
+        custom = {"name": call.name, "input": call.arguments.get("input", "")}
+        return {"id": call.id, "type": "custom", "custom": custom}
     kept = {key: value for key, value in opaque.items() if key in OPAQUE_KEYS}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **kept}
 

@@ -179,15 +179,6 @@ class ComputerOutput(TypedDict, total=False):
     acknowledged_safety_checks: Sequence[Mapping[str, Any]]
 
 
-class GeneratedImage(TypedDict, total=False):
-    """An image that the vendor's tool generated."""
-
-    type: Required[Literal["image_generation_call"]]
-    id: Required[str]
-    status: Required[str]
-    result: Required[str]
-
-
 class CallOutput(TypedDict, total=False):
     type: Required[Literal["function_call_output", "custom_tool_call_output"]]
     call_id: Required[str]
@@ -196,7 +187,7 @@ class CallOutput(TypedDict, total=False):
 
 
 Call: TypeAlias = FunctionCall | CustomCall | ComputerCall
-InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | Call | GeneratedImage | CallOutput | ComputerOutput
+InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | Call | CallOutput | ComputerOutput
 
 
 # Encoders of the request fields.

@@ -47,7 +47,6 @@ from .fields import (
     ComputerCall,
     ComputerOutput,
     EasyMessage,
-    GeneratedImage,
     InputBlock,
     InputFile,
     InputImage,
@@ -206,7 +205,7 @@ class ItemEncoder:
             case VendorContent():
                 _add_vendor_item(part, items)
             case ImageContent() if part.image_data is not None and (data := self._own_data(part)):
-                items.append(cast(GeneratedImage, {**data, "result": encode_base64(part.image_data)}))
+                items.append(cast(InputItem, {**data, "result": encode_base64(part.image_data)}))
             case (
                 ToolResult()
                 | ImageContent()
