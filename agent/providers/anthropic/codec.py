@@ -16,8 +16,8 @@ from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, res
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from ..repair import ForeignThinking, repair
-from .conversation import CacheSlot, add_cache_markers, ends_with_prefill, read_cache_slot, split_system
+from ..repair import ForeignThinking
+from .conversation import CacheSlot, add_cache_markers, prepare_conversation, read_cache_slot
 from .fields import (
     COUNTED_FIELDS,
     FIELDS,
@@ -144,17 +144,7 @@ def encode_body(
     """
     check_extra(request, _RESERVED_KEYS)
     context = MessagesContext(request, request_origin(provider, API, request.model or ""))
-    repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
-    context.warn(*warnings)
-    system, messages = split_system(repaired, context)
-    if not messages:
-        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
-    if not context.features.prefill and ends_with_prefill(messages):
-        raise context.feature_error(
-            f"{context.model} does not support a prefill: the last message is from the assistant.",
-            field="messages",
-            fix="End the conversation with a user message.",
-        )
+    system, messages = prepare_conversation(context, foreign_thinking, prefill=context.features.prefill)
     encoder = MessageEncoder(context)
     encoded = encoder.encode(messages)
     context.thinking = choose_thinking(context, messages)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
+from ... import errors
 from ...types import (
     AudioContent,
     CodeContent,
@@ -30,7 +31,7 @@ from ...types import (
     VideoContent,
 )
 from ..encoding import EncodingContext, JsonDict, to_markdown
-from ..repair import FOREIGN_BLOCK_DROPPED
+from ..repair import FOREIGN_BLOCK_DROPPED, ForeignThinking, repair
 from .models import MAX_BREAKPOINTS
 
 PLACEHOLDER = "(nothing was said)"
@@ -43,7 +44,32 @@ NO_SIGNATURE = "thinking without a signature was dropped"
 NAME_LEFT_OUT = "the name of a message was dropped: the API does not support it"
 
 
-def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
+def prepare_conversation(
+    context: EncodingContext, foreign_thinking: ForeignThinking, *, prefill: bool
+) -> tuple[list[TextContent], list[Message]]:
+    """Return the system prompt, and messages that the API accepts.
+
+    Args:
+        context: The request.
+        foreign_thinking: Drop reasoning of other models, or send it as text.
+        prefill: Whether the conversation may end with an assistant message that the model continues.
+    """
+    repaired, warnings = repair(context.request.to_messages(), context.origin, foreign_thinking)
+    context.warn(*warnings)
+    system, messages = _split_system(repaired, context)
+    if not messages:
+        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
+    # A paused turn is not a prefill.
+    if not prefill and messages[-1].role is Role.ASSISTANT and not _has_vendor_block(messages[-1]):
+        raise context.feature_error(
+            f"{context.model} does not support a prefill: the last message is from the assistant.",
+            field="messages",
+            fix="End the conversation with a user message.",
+        )
+    return system, messages
+
+
+def _split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
     """Return the system prompt, and messages that the API accepts: none if there is no content."""
     system: list[TextContent] = []
     start = 0
@@ -162,6 +188,10 @@ def _has_result(message: Message) -> bool:
     return not isinstance(message.content, str) and any(isinstance(part, ToolResult) for part in message.content)
 
 
+def _has_vendor_block(message: Message) -> bool:
+    return any(isinstance(part, VendorContent) for part in message.parts)
+
+
 def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
     """Whether the current turn starts with thinking. True if the model starts a new turn.
 
@@ -179,12 +209,6 @@ def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
     if first is None:
         return True
     return isinstance(next((part for part in first.parts if not is_blank(part)), None), ThinkingContent)
-
-
-def ends_with_prefill(messages: Sequence[Message]) -> bool:
-    """Whether the conversation ends with a prefill. A paused turn does not."""
-    last = messages[-1]
-    return last.role is Role.ASSISTANT and not any(isinstance(part, VendorContent) for part in last.parts)
 
 
 # Prompt cache markers.

@@ -19,13 +19,13 @@ from typing_extensions import override
 from ... import errors
 from ...engine.wire import Reply, WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
-from ..anthropic.conversation import ends_with_prefill, split_system
+from ..anthropic.conversation import prepare_conversation
 from ..anthropic.fields import SCHEMA_DIALECT
 from ..base import ApiAddress, StreamDecoder, first_variable, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from ..repair import ForeignThinking, repair
+from ..repair import ForeignThinking
 from .fields import (
     FIELDS,
     MERGED_KEYS,
@@ -186,18 +186,9 @@ def encode_body(
     """Return the body, and warnings about content that was dropped. Unsupported content raises an error."""
     check_extra(request, _RESERVED_KEYS)
     context = ConverseContext(request, request_origin(provider, API, request.model or ""))
-    repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
-    context.warn(*warnings)
+    prefill = context.claude is None or context.claude.features.prefill
+    system, messages = prepare_conversation(context, foreign_thinking, prefill=prefill)
     context.drop_all_extra(request.messages)
-    system, messages = split_system(repaired, context)
-    if not messages:
-        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
-    if context.claude is not None and not context.claude.features.prefill and ends_with_prefill(messages):
-        raise context.feature_error(
-            f"{context.model} does not support a prefill: the last message is from the assistant.",
-            field="messages",
-            fix="End the conversation with a user message.",
-        )
     encoder = MessageEncoder(context)
     context.body["messages"] = encoder.encode(messages)
     if system:
