@@ -17,7 +17,7 @@ QUESTIONS = [
     # question, search term, module
     ("Where is Retry-After parsed?", "retry-after", "providers/rate_limit_hints.py"),
     ("Where is a tool timeout enforced?", "tool timeout", "loop/tool_calls.py"),
-    ("Where are Anthropic's cache markers written?", "cache_control", "providers/anthropic/messages.py"),
+    ("Where are Anthropic's cache markers written?", "cache_control", "providers/anthropic/conversation.py"),
     ("Where is the retry budget?", "retry budget", "routing/limits.py"),
     ("Where does a circuit breaker become half-open?", "half-open", "routing/health.py"),
     ("Where are addresses raced?", "happy eyeballs", "http/connections.py"),

@@ -85,22 +85,6 @@ class LimitsSchemas(Protocol):
     def schema_with_tools(self, model: str) -> bool: ...
 
 
-class SignsRequests(Protocol):
-    """A provider that signs each request, with credentials that may have to be loaded."""
-
-    @property
-    def sign(self) -> Callable[[WireRequest], WireRequest] | None:
-        """Function that returns the signed request and may block; None if requests need no signature."""
-        ...
-
-
-class HasIdempotency(Protocol):
-    """A provider that recognizes retries by the header `Idempotency-Key`."""
-
-    @property
-    def idempotency(self) -> bool: ...
-
-
 class RedactsSecrets(Protocol):
     """A provider whose requests contain secrets, which errors must not show."""
 
@@ -132,6 +116,15 @@ class ApiAddress(NamedTuple):
 
     base_url: str
     key: Secret | None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, which errors must not quote, if there is one."""
+        return () if self.key is None else (self.key.get_secret_value(),)
+
+    def credentials(self, header: str = "authorization", prefix: str = "Bearer ") -> dict[str, str]:
+        """Return the header with the key, if there is one."""
+        return {} if self.key is None else {header: prefix + self.key.get_secret_value()}
 
 
 NO_ADDRESS = ApiAddress("", None)
@@ -181,6 +174,12 @@ def resolve_address(
 def with_base_url(config: AgentConfig, base_url: str) -> AgentConfig:
     """Return the configuration with a base URL from the environment, validate_with like an argument."""
     return validate_with(lambda: config.with_overrides(base_url=base_url))
+
+
+def make_capabilities(**differences: bool) -> ProviderCapabilities:
+    """Return the capabilities of most vendors, with differences."""
+    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
+    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
 
 
 def first_variable(names: tuple[str, ...]) -> str | None:

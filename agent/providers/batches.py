@@ -124,14 +124,6 @@ class BatchApi(Protocol):
         ...
 
 
-class HasBatches(Protocol):
-    """A provider with a batch API."""
-
-    def batch_api(self) -> BatchApi:
-        """Return the batch API. Raises UnsupportedFeatureError with the reason if there is none."""
-        ...
-
-
 def make_unsupported_error(provider: str, reason: str, fix: str) -> errors.UnsupportedFeatureError:
     return errors.UnsupportedFeatureError(
         f"{provider} cannot run batch jobs: {reason}.", field="provider", fix=fix, provider=provider
@@ -139,7 +131,11 @@ def make_unsupported_error(provider: str, reason: str, fix: str) -> errors.Unsup
 
 
 def get_batch_api(provider: Any) -> BatchApi:
-    """Return the batch API of a provider, or raise UnsupportedFeatureError."""
+    """Return the batch API of a provider, from its method `batch_api`.
+
+    Raises:
+        UnsupportedFeatureError: It has none, or not at its address.
+    """
     find = getattr(provider, "batch_api", None)
     if find is None:
         raise make_unsupported_error(

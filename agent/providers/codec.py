@@ -6,20 +6,25 @@ exactly once.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from .. import errors
-from ..engine.wire import Reply, parse_json
+from ..engine.wire import Reply, WireRequest, parse_json
 from ..errors import printable
 from ..http.sse import FramingError, SseDecoder
-from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent
+from ..schemas import compile_schema
+from ..types import AgentRequest, AgentResponse, Fold, ProviderCapabilities, StreamEvent, ToolSpec
 from ..types.secrets import is_credential_header, redact
+from .base import StreamDecoder
+from .encoding import original_names, tool_parameters
 from .failures import ErrorDetails, error_from_details, error_from_reply, read_error_details, redact_body, request_id
+from .repair import REPEATED_CALL
 
 USER_AGENT = "agent-llm-router"
 SHAPE_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -59,8 +64,14 @@ class CodecBase(ABC):
     response_kind: ClassVar[str]
     """The vendor's name for a response, for error messages."""
     transport = "http"
+    idempotency: bool = False
+    """Whether the vendor recognizes retries by the header `Idempotency-Key`."""
+    sign: Callable[[WireRequest], WireRequest] | None = None
+    """Function that returns the signed request and may block; None if requests need no signature."""
     schema_dialect: ClassVar[str | None] = None
     """Name of the JSON Schema subset that the API accepts, as in `agent.schemas.compile_schema`."""
+    count_key: ClassVar[str] = ""
+    """Key of the number in a reply of the endpoint that counts tokens, if the API has one."""
 
     def __init__(
         self, name: str, capabilities: ProviderCapabilities, headers: Mapping[str, str], secrets: tuple[str, ...]
@@ -89,12 +100,13 @@ class CodecBase(ABC):
             body = parse_json(reply.body)
         except ValueError as error:
             raise self._protocol_error(f"the answer is not JSON: {error}", reply, request) from None
-        details = read_error_details(self._find_error(body))
+        found = self._find_error(body)
+        details = read_error_details(found)
         if details is None:
             try:
                 return self._read_response(body, reply.headers, request)
             except SHAPE_ERRORS as error:
-                details = read_error_details(body)
+                found, details = body, read_error_details(body)
                 if details is None:
                     reason = f"the answer is not a {self.response_kind} ({describe_malformed(error)})"
                     raise self._protocol_error(reason, reply, request) from None
@@ -102,12 +114,22 @@ class CodecBase(ABC):
             details,
             status=reply.status,
             headers=reply.headers,
-            body=body,
+            body=found,
             data=reply.body,
             provider=self.name,
             model=request.model,
             secrets=self._secrets,
         )
+
+    def _decode_stream(self, decoder: StreamDecoder, reply: Reply, request: AgentRequest) -> AgentResponse:
+        """Decode a complete response that is encoded as a stream."""
+        decoder.feed(reply.body)
+        decoder.end()
+        if decoder.failure is not None:
+            raise decoder.failure
+        if not decoder.done:
+            raise self._protocol_error("the response is incomplete", reply, request)
+        return decoder.response()
 
     def _find_error(self, body: Any) -> Any:
         """Find the error reported in a reply with status 200."""
@@ -125,6 +147,14 @@ class CodecBase(ABC):
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         """Decode the body of a successful reply. May raise AgentError, and SHAPE_ERRORS for malformed data."""
 
+    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
+        if reply.status >= 400:
+            raise self.decode_error(reply, request)
+        try:
+            return int(parse_json(reply.body)[self.count_key])
+        except SHAPE_ERRORS:
+            raise self._protocol_error("the token count is missing or not a number", reply, request) from None
+
     def decode_error(self, reply: Reply, request: AgentRequest) -> errors.AgentError:
         return error_from_reply(reply, provider=self.name, model=request.model, secrets=self._secrets)
 
@@ -138,16 +168,54 @@ class CodecBase(ABC):
         )
 
 
+class SentTools:
+    """Tools of a request by the names under which they were sent, to decode calls."""
+
+    def __init__(self, request: AgentRequest, max_name_length: int, schema_dialect: str) -> None:
+        self._dialect = schema_dialect
+        self._names = original_names(request, max_name_length) if request.tools else {}
+        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+
+    def original_name(self, sent: str) -> str:
+        """Return the name in the request of a tool with a normalized name."""
+        return self._names.get(sent, sent)
+
+    def restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Convert arguments from the compiled schema of a strict tool to the tool's schema."""
+        if not arguments or (tool := self._strict.get(name)) is None:
+            return arguments
+        restored = compile_schema(tool_parameters(tool), self._dialect).restore(arguments)
+        return restored if isinstance(restored, dict) else arguments
+
+
+def choose_unique_id(id: str, taken: set[str], warnings: dict[str, None]) -> str:
+    """Return an id that no other call of the response has, and add it to those that are taken."""
+    unique, number = id, 1
+    while unique in taken:
+        number += 1
+        unique = f"{id}#{number}"
+        warnings[REPEATED_CALL] = None
+    taken.add(unique)
+    return unique
+
+
+def read_count(counts: Any, key: str) -> int:
+    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
+    value = counts.get(key) if isinstance(counts, dict) else None
+    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
+
+
+def select_other_keys(data: Mapping[str, Any], *known: str) -> dict[str, Any] | None:
+    """Return the keys without a field of their own, for `provider_data`."""
+    return {key: value for key, value in data.items() if key not in known} or None
+
+
 class DecoderBase(ABC):
     """Base class of stream decoders; a subclass decodes the data of one event.
 
     It calls `_start` once the response's id and model are known, sets `done` at the terminal event, and calls `_fail`
     or `_report_error` for errors.
     """
-
-    __slots__ = (
-        "_fold", "_headers", "_name", "_request", "_secrets", "_sse", "_start_event", "_unparsed", "done", "failure",
-    )  # fmt: skip
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         self.done: bool = False

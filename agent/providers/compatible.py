@@ -7,9 +7,10 @@ Fields that a row leaves out have the usual value. For other vendors, pass a `Di
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ..types import ThinkingLevel
-from .base import ProviderFactory
+from .base import ProviderFactory, make_capabilities
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import (
     CHAT_TEMPLATE,
@@ -27,7 +28,6 @@ from .openai_chat.dialect import (
     Thinking,
     efforts,
     list_fields,
-    make_capabilities,
     switch,
 )
 
@@ -36,10 +36,6 @@ _ENABLED: Fragment = {"thinking": {"type": "enabled"}}
 _DISABLED: Fragment = {"thinking": {"type": "disabled"}}
 _LOW_TO_HIGH = efforts("low medium high")
 _ROUTED_KEYS = frozenset((*OPAQUE_KEYS, "annotations", "images"))
-
-
-_JSON_ONLY = make_capabilities(native_schema_output=False)
-_TEXT_ONLY = make_capabilities(vision=False)
 _PENALTIES = "frequency_penalty presence_penalty"
 
 
@@ -81,27 +77,21 @@ ROWS: tuple[Dialect, ...] = (
         reasoning_key="reasoning_content",
         thinking=(_LOW_TO_HIGH,),
     ),
-    Dialect(
+    replace(
+        OPENAI,
         name="azure",
-        caches=True,
-        optional=OPENAI.optional,
-        user_key=OPENAI.user_key,
-        long_caches=OPENAI.long_caches,
         base_url="{AZURE_OPENAI_ENDPOINT}",
+        base_url_variables=(),
         resource_path="/openai/v1",
         dated_path="/openai/deployments/{model}/chat/completions?api-version={version}",
         version_variable="AZURE_OPENAI_API_VERSION",
         key_variables=("AZURE_OPENAI_API_KEY",),
         key_header="api-key",
         key_prefix="",
-        max_tokens_key="max_completion_tokens",
-        refused=OPENAI_REFUSALS,
-        thinking=OPENAI_THINKING,
-        developer_models=OPENAI.developer_models,
-        metadata=True,
-        session_key="prompt_cache_key",
-        call_ids=OPENAI.call_ids,
-        refusals=True,
+        cache_marks=None,
+        search_models=None,
+        idempotency=False,
+        file_ids=False,
         capabilities=make_capabilities(documents=True, audio=True),
         batch=BatchDialect(max_requests=100_000),
     ),
@@ -120,7 +110,7 @@ ROWS: tuple[Dialect, ...] = (
         max_tokens_key="max_completion_tokens",
         thinking=(efforts("low medium high", models="gpt-oss"), efforts("low medium high", off=_NONE)),
         reasoning_key="reasoning",
-        capabilities=_TEXT_ONLY,
+        capabilities=make_capabilities(vision=False),
     ),
     Dialect(
         name="cloudflare",
@@ -280,7 +270,7 @@ ROWS: tuple[Dialect, ...] = (
         key_variables=("MINIMAX_API_KEY",),
         thinking=(Thinking({ThinkingLevel.MEDIUM: {"reasoning_split": True}}),),
         refused=(("", frozenset(("seed", "logprobs", "stop", "parallel_tool_calls"))),),
-        capabilities=_TEXT_ONLY,
+        capabilities=make_capabilities(vision=False),
     ),
     Dialect(
         name="mistral",
@@ -497,7 +487,7 @@ ROWS: tuple[Dialect, ...] = (
         most_stops=1,
         reasoning_key="reasoning_content",
         refused=(("", frozenset(("seed", "logprobs", "parallel_tool_calls", "name"))),),
-        capabilities=_JSON_ONLY,
+        capabilities=make_capabilities(native_schema_output=False),
     ),
 )
 

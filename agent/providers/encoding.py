@@ -176,23 +176,18 @@ def send_nested(key: str, encode: FieldEncoder[C]) -> FieldEncoder[C]:
 
 
 def drop_with_warning(warning: str) -> FieldEncoder[EncodingContext]:
-    """Drop the field with a warning."""
+    """Drop the field with a warning, in which {provider} is replaced."""
 
     def encode(context: EncodingContext, value: Any) -> JsonDict:
-        context.warn(warning)
+        context.warn(warning.format(provider=context.provider))
         return {}
 
     return encode
 
 
-def drop_unsupported(name: str) -> FieldEncoder[EncodingContext]:
-    """Drop the field with a warning that the API does not support it."""
-
-    def encode(context: EncodingContext, value: Any) -> JsonDict:
-        context.warn(f"{name} was left out: {context.provider} does not support it")
-        return {}
-
-    return encode
+def drop_unsupported(names: str) -> dict[str, FieldEncoder[EncodingContext]]:
+    """Return rows for fields that the API does not support, which are dropped with a warning."""
+    return {name: drop_with_warning(f"{name} was left out: {{provider}} does not support it") for name in names.split()}
 
 
 def refuse_choices(context: EncodingContext, n: int) -> JsonDict:

@@ -18,7 +18,6 @@ from .. import errors
 from ..engine.wire import MAX_REPLY_BYTES, Reply, WireRequest
 from ..http.sse import SseDecoder
 from ..types import (
-    AgentConfig,
     AgentRequest,
     AgentResponse,
     ContentPart,
@@ -66,10 +65,7 @@ def function_provider(function: ModelFunction, name: str) -> ProviderFactory:
             fix="Pass a function that takes the request.",
         )
 
-    def make(config: AgentConfig) -> FunctionCodec:
-        return FunctionCodec(function, name)
-
-    return make
+    return lambda config: FunctionCodec(function, name)
 
 
 def is_async_function(function: ModelFunction) -> bool:
@@ -112,13 +108,7 @@ class FunctionCodec(CodecBase):
 
     @override
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
-        decoder = self.decoder(reply.headers, request)
-        decoder.feed(reply.body)
-        if decoder.failure is not None:
-            raise decoder.failure
-        if not decoder.done:
-            raise self._protocol_error("the function's response is incomplete", reply, request)
-        return decoder.response()
+        return self._decode_stream(self.decoder(reply.headers, request), reply, request)
 
     @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
@@ -130,8 +120,6 @@ class FunctionCodec(CodecBase):
 
 class FunctionDecoder(DecoderBase):
     """Decoder of a function's events; adds missing provider, model and stop reason."""
-
-    __slots__ = ("_called", "_end", "_refused")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)

@@ -26,7 +26,6 @@ from ..types import (
     VideoContent,
 )
 from .base import Provider, ProviderFactory
-from .codec import SHAPE_ERRORS
 from .encoding import EncodingContext, request_origin
 from .openai_chat import ChatCodec, Dialect
 from .openai_chat.dialect import Thinking
@@ -80,6 +79,7 @@ class LocalCodec(ChatCodec):
 
     transport = "local"
     schema_dialect: ClassVar[str | None] = None
+    count_key: ClassVar[str] = "prompt_tokens"
 
     @override
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
@@ -108,26 +108,13 @@ class LocalCodec(ChatCodec):
 
     @override
     def decode(self, reply: Reply, request: AgentRequest) -> AgentResponse:
-        decoder = self.decoder(reply.headers, request)
-        decoder.feed(reply.body)
-        decoder.end()
-        if decoder.failure is not None:
-            raise decoder.failure
-        if not decoder.done:
-            raise self._protocol_error("the response is incomplete", reply, request)
+        response = self._decode_stream(self.decoder(reply.headers, request), reply, request)
         last_event = reply.body.removesuffix(_DONE).rstrip().rpartition(b"\n\n")[2]  # with llama.cpp's timings
-        return decoder.response().model_copy(update={"raw": parse_json(last_event.removeprefix(b"data: "))})
+        return response.model_copy(update={"raw": parse_json(last_event.removeprefix(b"data: "))})
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
         wire = self.encode(request, stream=True)
         return replace(wire, url=wire.url + COUNT_FRAGMENT)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            count: int = parse_json(reply.body)["prompt_tokens"]
-        except SHAPE_ERRORS:
-            raise self._protocol_error("the token count is missing", reply, request) from None
-        return count
 
     @override
     def with_client(self, client: Any, headers: Mapping[str, str]) -> ChatCodec:

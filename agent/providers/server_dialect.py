@@ -13,10 +13,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 from pydantic_core import to_json
@@ -29,11 +30,14 @@ from ..types import (
     BuiltinTool,
     DocumentContent,
     ImageContent,
+    Message,
     Part,
+    Role,
     StreamEvent,
     TextContent,
     ThinkingLevel,
     ToolCall,
+    ToolResult,
     ToolSpec,
     Usage,
 )
@@ -135,6 +139,23 @@ class ServerDialect(Protocol):
     def encode_models(self, models: Sequence[str]) -> bytes: ...
 
     def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]: ...
+
+
+class ServerBase(ABC):
+    """Base class of server dialects."""
+
+    signature_field: ClassVar[str | None] = None
+    signs_whole_parts: ClassVar[bool] = False
+
+    @abstractmethod
+    def _find_loss(self, part: Part) -> str | None:
+        """Name what the wire format cannot express of a part."""
+
+    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(loss for part in response.content if (loss := self._find_loss(part)) is not None))
+
+    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
+        return {"content-type": "text/event-stream"}
 
 
 # Requests
@@ -420,6 +441,18 @@ def simplify_content(parts: Sequence[Part]) -> Any:
         return ""
     first = parts[0]
     return first.text if len(parts) == 1 and first == TextContent(text=first.text or "") else tuple(parts)
+
+
+def split_turn(role: Any, parts: Sequence[Part], where: str) -> list[Message]:
+    """Return a turn's messages. Results of tools in a user's turn are a message of their own."""
+    if role in ("assistant", "system"):
+        return [Message(Role(role), simplify_content(parts))]
+    if role != "user":
+        raise invalid_request(f"{where}.role: {role!r} is not a role.", f"{where}.role")
+    results = [part for part in parts if isinstance(part, ToolResult)]
+    others = [part for part in parts if not isinstance(part, ToolResult)]
+    messages = [Message(Role.TOOL, results)] if results else []
+    return [*messages, Message(Role.USER, simplify_content(others))] if others or not results else messages
 
 
 def read_call(id: Any, name: Any, arguments: Any, where: str, **fields: Any) -> ToolCall:

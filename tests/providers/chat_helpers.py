@@ -8,7 +8,7 @@ from typing import Any
 from agent.engine.wire import Reply
 from agent.providers.base import ApiAddress
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
-from agent.providers.openai_chat.messages import encode_body
+from agent.providers.openai_chat.codec import encode_body
 from agent.types import AgentRequest, AgentResponse
 
 

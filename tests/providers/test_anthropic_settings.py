@@ -13,7 +13,8 @@ from agent.models import ModelFacts
 from agent.providers.anthropic import AnthropicCodec
 from agent.providers.anthropic import fields as wording
 from agent.providers.anthropic.codec import merge_betas
-from agent.providers.anthropic.messages import NO_BREAKPOINT, SHORTENED, TOO_MANY_BREAKPOINTS
+from agent.providers.anthropic.conversation import SHORTENED, TOO_MANY_BREAKPOINTS
+from agent.providers.anthropic.messages import NO_BREAKPOINT
 from agent.providers.anthropic.models import features_of
 from agent.providers.base import ApiAddress
 from agent.types import AgentRequest, Message, Role, TextContent, ToolResult, ToolSpec, VendorContent

@@ -12,7 +12,7 @@ from agent.engine.wire import Reply
 from agent.providers import codec
 from agent.providers.base import ApiAddress
 from agent.providers.gemini import GeminiCodec
-from agent.providers.gemini.metadata import read_usage
+from agent.providers.gemini.response import read_usage
 from agent.providers.repair import REPEATED_CALL
 from agent.types import (
     AgentRequest,

@@ -17,8 +17,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from agent import errors
 from agent.providers.openai_chat import OPENAI, ChatCodec, Dialect
+from agent.providers.openai_chat.codec import encode_body
 from agent.providers.openai_chat.dialect import CacheMarks
-from agent.providers.openai_chat.messages import encode_body
 from agent.types import (
     AgentRequest,
     AudioContent,

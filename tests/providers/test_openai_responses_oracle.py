@@ -24,8 +24,7 @@ from agent import Agent, errors
 from agent.engine.wire import Reply
 from agent.providers.base import ApiAddress
 from agent.providers.openai_responses import ResponsesCodec
-from agent.providers.openai_responses.builtin_tools import RESULTS
-from agent.providers.openai_responses.fields import LONG_CACHE
+from agent.providers.openai_responses.fields import LONG_CACHE, RESULTS
 from agent.providers.openai_responses.messages import COMPUTER_TEXT, FAILED, NO_SCREENSHOT
 from agent.testing import LoopbackServer
 from agent.testing.rules import VendorState

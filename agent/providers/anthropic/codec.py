@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
-from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, TextContent, ToolSpec
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
+from ...engine.wire import WireRequest
+from ...types import AgentConfig, AgentRequest, AgentResponse, ToolSpec
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from ..repair import ForeignThinking, repair
-from .conversation import ends_with_prefill, split_system
+from ..repair import ForeignThinking
+from .conversation import CacheSlot, add_cache_markers, prepare_conversation, read_cache_slot
 from .fields import (
     COUNTED_FIELDS,
     FIELDS,
@@ -27,7 +27,7 @@ from .fields import (
     default_max_tokens,
     encode_thinking,
 )
-from .messages import CacheSlot, MessageEncoder, add_cache_markers, encode_text, read_cache_slot
+from .messages import MessageEncoder, encode_text
 from .models import API, VERSION
 from .response import BlockReader, map_stop_reason, read_metadata, read_refusal, read_usage
 from .stream import MessagesDecoder
@@ -144,17 +144,7 @@ def encode_body(
     """
     check_extra(request, _RESERVED_KEYS)
     context = MessagesContext(request, request_origin(provider, API, request.model or ""))
-    repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
-    context.warn(*warnings)
-    system, messages = split_system(repaired, context)
-    if not messages:
-        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
-    if not context.features.prefill and ends_with_prefill(messages):
-        raise context.feature_error(
-            f"{context.model} does not support a prefill: the last message is from the assistant.",
-            field="messages",
-            fix="End the conversation with a user message.",
-        )
+    system, messages = prepare_conversation(context, foreign_thinking, prefill=context.features.prefill)
     encoder = MessageEncoder(context)
     encoded = encoder.encode(messages)
     context.thinking = choose_thinking(context, messages)
@@ -172,7 +162,8 @@ def encode_body(
     add_cache_markers(context, (_tool_slots(context), system_slots, encoder.cache_slots))
     if system:
         check_extra(request, ("system",))
-        body["system"] = _join_system(system, [slot.block for slot in system_slots])
+        blocks = [slot.block for slot in system_slots]
+        body["system"] = system[0].text if len(blocks) == 1 and len(blocks[0]) == 2 else blocks
     _add_extra(body, request, count_tokens=count_tokens)
     body["messages"] = encoded
     return EncodedBody(dump_json(body), tuple(context.warnings), find_betas(request, body, context.vendor_blocks))
@@ -188,12 +179,6 @@ def _tool_slots(context: MessagesContext) -> list[CacheSlot]:
     return slots
 
 
-def _join_system(texts: Sequence[TextContent], blocks: list[JsonDict]) -> str | list[JsonDict]:
-    if len(blocks) == 1 and len(blocks[0]) == 2:
-        return texts[0].text
-    return blocks
-
-
 def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> None:
     """Add the keys of `extra`, which override fields. `output_config` is merged."""
     extra = {key: value for key, value in request.extra.items() if not count_tokens or key in _COUNTED_KEYS}
@@ -204,17 +189,8 @@ def _add_extra(body: JsonDict, request: AgentRequest, *, count_tokens: bool) -> 
 
 BASE_URL = "https://api.anthropic.com"
 _BETA_HEADER = b"anthropic-beta"
-_CAPABILITIES = ProviderCapabilities(
-    streaming=True,
-    tools=True,
-    structured_output=True,
-    vision=True,
-    system_messages=True,
-    native_schema_output=True,
-    thinking=True,
-    documents=True,
-    token_counting=True,
-    batch=True,
+_CAPABILITIES = make_capabilities(
+    json_mode=False, system_messages=True, documents=True, token_counting=True, batch=True
 )
 
 
@@ -224,6 +200,7 @@ class AnthropicCodec(CodecBase):
     api = API
     response_kind = "message"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "input_tokens"
 
     def __init__(
         self,
@@ -231,14 +208,11 @@ class AnthropicCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        sent = {"anthropic-version": VERSION}
-        if key is not None:
-            sent["x-api-key"] = key
         custom_headers = {header.lower(): value for header, value in (headers or {}).items()}
-        super().__init__(name, _CAPABILITIES, {**sent, **custom_headers}, () if key is None else (key,))
+        sent = {"anthropic-version": VERSION, **address.credentials("x-api-key", prefix=""), **custom_headers}
+        super().__init__(name, _CAPABILITIES, sent, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._betas = custom_headers.get(_BETA_HEADER.decode(), "")
         self._url = address.base_url.rstrip("/").removesuffix("/v1") + "/v1/messages"
@@ -272,17 +246,6 @@ class AnthropicCodec(CodecBase):
             value = merge_betas(self._betas, body.betas).encode("latin-1")
             headers = (*(header for header in headers if header[0] != _BETA_HEADER), (_BETA_HEADER, value))
         return WireRequest(url, headers, body.data, self.name, body.warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            count = parse_json(reply.body)["input_tokens"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._protocol_error(
-                f"the token count cannot be read ({type(error).__name__})", reply, request
-            ) from None
-        if not isinstance(count, int):
-            raise self._protocol_error("the token count is not a number", reply, request)
-        return count
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:

@@ -1,4 +1,4 @@
-"""Preparation of conversations for the Messages API.
+"""Preparation of conversations for the Messages API, and its prompt cache markers (`cache_control`).
 
 The API requires a separate system prompt and a user message first, and rejects blank messages and assistant turns that
 end with thinking.
@@ -6,9 +6,11 @@ end with thinking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import assert_never
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, assert_never
 
+from ... import errors
 from ...types import (
     AudioContent,
     CodeContent,
@@ -28,8 +30,9 @@ from ...types import (
     VendorContent,
     VideoContent,
 )
-from ..encoding import EncodingContext, to_markdown
-from ..repair import FOREIGN_BLOCK_DROPPED
+from ..encoding import EncodingContext, JsonDict, to_markdown
+from ..repair import FOREIGN_BLOCK_DROPPED, ForeignThinking, repair
+from .models import MAX_BREAKPOINTS
 
 PLACEHOLDER = "(nothing was said)"
 """Content of required user messages. Constant, so that cached prefixes stay valid."""
@@ -41,7 +44,32 @@ NO_SIGNATURE = "thinking without a signature was dropped"
 NAME_LEFT_OUT = "the name of a message was dropped: the API does not support it"
 
 
-def split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
+def prepare_conversation(
+    context: EncodingContext, foreign_thinking: ForeignThinking, *, prefill: bool
+) -> tuple[list[TextContent], list[Message]]:
+    """Return the system prompt, and messages that the API accepts.
+
+    Args:
+        context: The request.
+        foreign_thinking: Drop reasoning of other models, or send it as text.
+        prefill: Whether the conversation may end with an assistant message that the model continues.
+    """
+    repaired, warnings = repair(context.request.to_messages(), context.origin, foreign_thinking)
+    context.warn(*warnings)
+    system, messages = _split_system(repaired, context)
+    if not messages:
+        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
+    # A paused turn is not a prefill.
+    if not prefill and messages[-1].role is Role.ASSISTANT and not _has_vendor_block(messages[-1]):
+        raise context.feature_error(
+            f"{context.model} does not support a prefill: the last message is from the assistant.",
+            field="messages",
+            fix="End the conversation with a user message.",
+        )
+    return system, messages
+
+
+def _split_system(messages: Sequence[Message], context: EncodingContext) -> tuple[list[TextContent], list[Message]]:
     """Return the system prompt, and messages that the API accepts: none if there is no content."""
     system: list[TextContent] = []
     start = 0
@@ -160,6 +188,10 @@ def _has_result(message: Message) -> bool:
     return not isinstance(message.content, str) and any(isinstance(part, ToolResult) for part in message.content)
 
 
+def _has_vendor_block(message: Message) -> bool:
+    return any(isinstance(part, VendorContent) for part in message.parts)
+
+
 def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
     """Whether the current turn starts with thinking. True if the model starts a new turn.
 
@@ -179,7 +211,73 @@ def turn_starts_with_thinking(messages: Sequence[Message]) -> bool:
     return isinstance(next((part for part in first.parts if not is_blank(part)), None), ThinkingContent)
 
 
-def ends_with_prefill(messages: Sequence[Message]) -> bool:
-    """Whether the conversation ends with a prefill. A paused turn does not."""
-    last = messages[-1]
-    return last.role is Role.ASSISTANT and not any(isinstance(part, VendorContent) for part in last.parts)
+# Prompt cache markers.
+
+TOO_MANY_BREAKPOINTS = f"anthropic supports {MAX_BREAKPOINTS} prompt cache markers; the first ones were dropped"
+SHORTENED = "a 1h prompt cache marker cannot follow a 5m one; it was changed to 5m"
+
+CacheHint: TypeAlias = Literal["short", "long"]
+
+
+@dataclass(slots=True)
+class CacheSlot:
+    """A block that has a cache marker, or may get one."""
+
+    block: JsonDict
+    hint: CacheHint | None = None
+    fixed: bool = False
+    """The caller wrote the marker in the vendor's format. It is sent unchanged, and counts toward the limit."""
+
+
+def read_cache_slot(block: JsonDict, control: Any) -> CacheSlot:
+    is_long = isinstance(control, Mapping) and control.get("ttl") == "1h"
+    return CacheSlot(block, "long" if is_long else "short", fixed=True)
+
+
+def add_cache_markers(context: EncodingContext, sections: Sequence[Sequence[CacheSlot]]) -> None:
+    """Add prompt cache markers (`cache_control`).
+
+    Blocks with a hint get one. With `request.cache`, so does the last block of each section.
+
+    Args:
+        context: The request.
+        sections: The slots of tools, system prompt and messages, in the order of the prompt.
+    """
+    request = context.request
+    for section in sections if request.cache is not None else ():
+        if last := next((slot for slot in reversed(section) if not slot.fixed), None):
+            last.hint = last.hint or request.cache
+    slots = [slot for section in sections for slot in section if slot.hint is not None]
+    if control := request.extra.get("cache_control"):
+        slots.append(read_cache_slot({}, control))
+    slots = _limit(slots, context)
+    _order(slots, context)
+    for slot in slots:
+        if not slot.fixed and slot.hint is not None:
+            lifetime = {"ttl": "1h"} if slot.hint == "long" else {}
+            slot.block.setdefault("cache_control", {"type": "ephemeral", **lifetime})
+
+
+def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
+    """Drop the first markers if there are too many."""
+    excess = len(slots) - MAX_BREAKPOINTS
+    if excess <= 0:
+        return slots
+    dropped = [id(slot) for slot in slots if not slot.fixed][:excess]
+    if dropped:
+        context.warn(TOO_MANY_BREAKPOINTS)
+    return [slot for slot in slots if id(slot) not in dropped]
+
+
+def _order(slots: Sequence[CacheSlot], context: EncodingContext) -> None:
+    """Lengthen or shorten markers, because a long one must not follow a short one."""
+    first_short = next((number for number, slot in enumerate(slots) if slot.fixed and slot.hint == "short"), len(slots))
+    long_follows = False
+    for number, slot in reversed([*enumerate(slots)]):
+        if not slot.fixed:
+            if long_follows:
+                slot.hint = "long"
+            if slot.hint == "long" and number > first_short:
+                context.warn(SHORTENED)
+                slot.hint = "short"
+        long_follows = long_follows or (slot.hint == "long" and number < first_short)

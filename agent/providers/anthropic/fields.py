@@ -1,14 +1,27 @@
-"""Request fields and request types of the Messages API."""
+"""Request fields of the Messages API."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypedDict, assert_never
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import ComputerUse, Message, RequestTool, ThinkingLevel, ToolSpec
+from ...types import (
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
+    Message,
+    RequestTool,
+    ThinkingLevel,
+    ToolSpec,
+    WebSearch,
+)
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -24,154 +37,8 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
-from .builtin_tools import COMPUTER, encode_builtin_tool
 from .conversation import turn_starts_with_thinking
 from .models import API, EFFORTS, MIN_THINKING_BUDGET, THINKING_BUDGETS, Effort, ModelFeatures, features_of
-
-
-class CacheControl(TypedDict, total=False):
-    type: Required[Literal["ephemeral"]]
-    ttl: Literal["5m", "1h"]
-
-
-class TextBlock(TypedDict, total=False):
-    type: Required[Literal["text"]]
-    text: Required[str]
-    signature: str
-    citations: list[dict[str, Any]]
-    cache_control: CacheControl
-
-
-class Base64Source(TypedDict):
-    """An image or a PDF."""
-
-    type: Literal["base64"]
-    media_type: str
-    data: str
-
-
-class UrlSource(TypedDict):
-    """An image or a PDF."""
-
-    type: Literal["url"]
-    url: str
-
-
-class FileSource(TypedDict):
-    """A file that the vendor stores."""
-
-    type: Literal["file"]
-    file_id: str
-
-
-class TextSource(TypedDict):
-    """A plain-text document."""
-
-    type: Literal["text"]
-    media_type: Literal["text/plain"]
-    data: str
-
-
-class ImageBlock(TypedDict, total=False):
-    type: Required[Literal["image"]]
-    source: Required[Base64Source | UrlSource | FileSource]
-    transformations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class DocumentBlock(TypedDict, total=False):
-    type: Required[Literal["document"]]
-    source: Required[Base64Source | UrlSource | TextSource | FileSource]
-    title: str
-    context: str
-    citations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class ContainerUploadBlock(TypedDict):
-    """A file for the container in which the model runs code."""
-
-    type: Literal["container_upload"]
-    file_id: str
-
-
-class SearchResultBlock(TypedDict, total=False):
-    type: Required[Literal["search_result"]]
-    source: Required[str]
-    title: Required[str]
-    content: Required[list[TextBlock]]
-    citations: dict[str, Any]
-    cache_control: CacheControl
-
-
-class ThinkingBlock(TypedDict):
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
-
-
-class RedactedThinkingBlock(TypedDict):
-    type: Literal["redacted_thinking"]
-    data: str
-
-
-class ToolUseBlock(TypedDict, total=False):
-    type: Required[Literal["tool_use"]]
-    id: Required[str]
-    name: Required[str]
-    input: Required[dict[str, Any]]
-    cache_control: CacheControl
-
-
-VendorBlock: TypeAlias = dict[str, Any]
-"""A block of a server tool or of an unknown type."""
-
-
-class ToolResultBlock(TypedDict, total=False):
-    type: Required[Literal["tool_result"]]
-    tool_use_id: Required[str]
-    content: str | list[Block]
-    is_error: bool
-    toolset_name: str
-    cache_control: CacheControl
-
-
-Block: TypeAlias = (
-    TextBlock
-    | ImageBlock
-    | DocumentBlock
-    | ContainerUploadBlock
-    | SearchResultBlock
-    | ThinkingBlock
-    | RedactedThinkingBlock
-    | ToolUseBlock
-    | ToolResultBlock
-    | VendorBlock
-)
-
-
-class MessageParam(TypedDict):
-    role: Literal["user", "assistant"]
-    content: list[Block]
-
-
-class Tool(TypedDict, total=False):
-    name: Required[str]
-    description: str
-    input_schema: Required[dict[str, Any]]
-    strict: bool
-    cache_control: CacheControl
-
-
-class ToolChoice(TypedDict, total=False):
-    type: Required[Literal["auto", "any", "tool", "none"]]
-    name: str
-    disable_parallel_tool_use: bool
-
-
-class JsonOutputFormat(TypedDict):
-    type: Literal["json_schema"]
-    schema: dict[str, Any]
 
 
 class ThinkingConfig(TypedDict, total=False):
@@ -179,6 +46,14 @@ class ThinkingConfig(TypedDict, total=False):
     budget_tokens: int
     display: Literal["summarized", "omitted"]
 
+
+COMPUTER = "computer"
+"""Name of the computer tool, which the API prescribes."""
+_COMPUTER_TYPES = (
+    (r"opus-4[-.][5-9]|sonnet-4[-.][6-9]|(?:opus|sonnet|haiku|fable|mythos)-[5-9]", "computer_20251124"),
+    (r"", "computer_20250124"),
+)
+"""Versions of the computer tool by models."""
 
 MAX_NAME_LENGTH = 128
 SCHEMA_DIALECT = "anthropic"
@@ -254,23 +129,83 @@ def encode_tool(context: MessagesContext, tool: RequestTool) -> Mapping[str, Any
         return tool
     if not isinstance(tool, ToolSpec):
         return encode_builtin_tool(context, tool)
-    schema = tool_parameters(tool)
-    encoded: Tool = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": schema}
+    encoded: JsonDict = {"name": normalize_name(tool.name, MAX_NAME_LENGTH), "input_schema": tool_parameters(tool)}
     if tool.description:
         encoded["description"] = tool.description
-    if tool.strict:
-        compiled = compile_schema(schema, SCHEMA_DIALECT)
-        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-        if compiled.strict:
-            encoded["input_schema"] = compiled.plain
-            encoded["strict"] = True
-        else:
-            context.warn(NOT_STRICT.format(tool.name))
-    elif tool.strict is not None:
+    if tool.strict and (strict_schema := compile_parameters(context, tool)) is not None:
+        encoded |= {"input_schema": strict_schema, "strict": True}
+    elif tool.strict is False:
         encoded["strict"] = False
     if "type" not in encoded["input_schema"]:
         encoded["input_schema"] = {"type": "object", **encoded["input_schema"]}
     return {**encoded, **tool.extra}
+
+
+def compile_parameters(context: EncodingContext, tool: ToolSpec) -> JsonDict | None:
+    """Compile the schema of a strict tool; None if strict mode does not support it."""
+    compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
+    context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
+    if compiled.strict:
+        return compiled.plain
+    context.warn(NOT_STRICT.format(tool.name))
+    return None
+
+
+def encode_builtin_tool(context: MessagesContext, tool: BuiltinTool) -> JsonDict:
+    """Return the tool, and add the keys that it requires to the body."""
+    encoded: JsonDict
+    match tool:
+        case WebSearch():
+            context.drop_tool_settings(tool, "max_uses", "allowed_domains", "blocked_domains", "user_location")
+            encoded = _encode_web_search(tool)
+        case CodeExecution():
+            context.drop_tool_settings(tool, "container")
+            encoded = {"type": "code_execution_20250825", "name": "code_execution"}
+            if tool.container is not None:
+                context.body["container"] = tool.container
+        case ComputerUse():
+            context.drop_tool_settings(tool, "width", "height")
+            version = next(version for pattern, version in _COMPUTER_TYPES if re.search(pattern, context.model.lower()))
+            encoded = {"type": version, "name": COMPUTER}
+            encoded |= {"display_width_px": tool.width, "display_height_px": tool.height}
+        case McpConnector() if tool.url is not None:
+            context.drop_tool_settings(tool, "label", "url", "token", "allowed_tools")
+            encoded = _encode_toolset(tool)
+            context.body.setdefault("mcp_servers", []).append(_encode_server(tool, tool.url))
+        case McpConnector() | FileSearch() | ImageGeneration():
+            raise context.builtin_tool_error(tool)
+        case _:
+            assert_never(tool)
+    return {**encoded, **tool.extra}
+
+
+def _encode_web_search(tool: WebSearch) -> JsonDict:
+    encoded: JsonDict = {"type": "web_search_20250305", "name": "web_search"}
+    if tool.max_uses is not None:
+        encoded["max_uses"] = tool.max_uses
+    encoded |= {
+        key: list(domains)
+        for key, domains in (("allowed_domains", tool.allowed_domains), ("blocked_domains", tool.blocked_domains))
+        if domains
+    }
+    if tool.user_location is not None:
+        encoded["user_location"] = {"type": "approximate", **tool.user_location.to_dict()}
+    return encoded
+
+
+def _encode_toolset(tool: McpConnector) -> JsonDict:
+    encoded: JsonDict = {"type": "mcp_toolset", "mcp_server_name": tool.label}
+    if tool.allowed_tools:
+        encoded["default_config"] = {"enabled": False}
+        encoded["configs"] = {name: {"enabled": True} for name in tool.allowed_tools}
+    return encoded
+
+
+def _encode_server(tool: McpConnector, url: str) -> JsonDict:
+    server: JsonDict = {"type": "url", "name": tool.label, "url": url}
+    if tool.token is not None:
+        server["authorization_token"] = tool.token.get_secret_value()
+    return server
 
 
 def _forces_call(context: MessagesContext) -> bool:
@@ -286,7 +221,7 @@ def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
     if choice not in ("auto", "none") and not context.features.forced_calls:
         context.warn(NO_FORCED_CALLS)
         choice = "auto"
-    encoded: ToolChoice
+    encoded: JsonDict
     match choice:
         case "auto" | "none":
             encoded = {"type": choice}
@@ -302,7 +237,7 @@ def encode_tool_choice(context: MessagesContext, choice: str) -> JsonDict:
 def encode_parallel_tool_calls(context: MessagesContext, parallel: bool) -> JsonDict:
     if parallel or not context.request.tools:
         return {}
-    choice: ToolChoice = context.body.get("tool_choice", {"type": "auto"})
+    choice: JsonDict = context.body.get("tool_choice", {"type": "auto"})
     if choice["type"] == "none":
         return {}
     return {"tool_choice": {**choice, "disable_parallel_tool_use": True}}
@@ -432,10 +367,15 @@ def encode_stop(context: MessagesContext, stop: Sequence[str]) -> JsonDict:
 
 
 def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
-    """Send a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
+    compiled = compile_output_schema(context)
+    return {} if compiled is None else {"format": {"type": "json_schema", "schema": compiled}}
+
+
+def compile_output_schema(context: EncodingContext) -> JsonDict | None:
+    """Compile a schema that the vendor enforces. Other output modes use a tool or the prompt instead."""
     request = context.request
     if request.output_mode not in (None, "native"):
-        return {}
+        return None
     compiled = compile_schema(request.output_json_schema or {}, SCHEMA_DIALECT)
     if not compiled.strict:
         raise context.feature_error(
@@ -444,18 +384,13 @@ def encode_output_schema(context: MessagesContext, schema: Any) -> JsonDict:
             fix='Simplify it, or pass output_mode="tool" or "prompted".',
         )
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    format: JsonOutputFormat = {"type": "json_schema", "schema": compiled.plain}
-    return {"format": format}
+    return compiled.plain
 
 
 def encode_metadata(context: MessagesContext, metadata: Mapping[str, Any]) -> JsonDict:
     """Send the user's id, the only metadata that the API accepts."""
     user = context.request.user or metadata.get("user_id")
     return {"metadata": {"user_id": user}} if isinstance(user, str) else {}
-
-
-def encode_user(context: MessagesContext, user: str) -> JsonDict:
-    return {"metadata": {"user_id": user}}
 
 
 _PROMPT_FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
@@ -476,21 +411,15 @@ FIELDS: dict[str, FieldEncoder[MessagesContext]] = {
     "logprobs": drop_with_warning(NO_LOGPROBS),
     "metadata": encode_metadata,
     "session_id": drop_silently,
-    "verbosity": drop_unsupported("verbosity"),
     "top_k": send_as("top_k"),
-    "frequency_penalty": drop_unsupported("frequency_penalty"),
-    "presence_penalty": drop_unsupported("presence_penalty"),
-    "logit_bias": drop_unsupported("logit_bias"),
     "n": refuse_choices,
     "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
-    "user": encode_user,
-    "store": drop_unsupported("store"),
-    "previous_response_id": drop_unsupported("previous_response_id"),
-    "conversation": drop_unsupported("conversation"),
-    "background": drop_unsupported("background"),
-    "cached_content": drop_unsupported("cached_content"),
-    "safety_settings": drop_unsupported("safety_settings"),
+    "user": lambda context, user: {"metadata": {"user_id": user}},
+    **drop_unsupported(
+        "background cached_content conversation frequency_penalty logit_bias presence_penalty "
+        "previous_response_id safety_settings store verbosity"
+    ),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "thinking_budget", "betas", "extra"))

@@ -1,14 +1,10 @@
-"""Encoding of messages for the Messages API, one method per kind of content part.
-
-`add_cache_markers` writes the prompt cache markers (`cache_control`).
-"""
+"""Encoding of messages for the Messages API, one method per kind of content part."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, assert_never, cast
+from typing import Any, Literal, Required, TypeAlias, TypedDict, assert_never, cast
 
 from ...types import (
     AudioContent,
@@ -29,105 +25,122 @@ from ...types import (
     VendorContent,
     VideoContent,
 )
-from ..encoding import EncodingContext, JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
+from ..encoding import JsonDict, encode_base64, normalize_id, normalize_name, to_markdown
 from ..repair import is_own
-from .conversation import NAME_LEFT_OUT, NO_SIGNATURE, is_blank
-from .fields import (
-    MAX_NAME_LENGTH,
-    Base64Source,
-    Block,
-    CacheControl,
-    ContainerUploadBlock,
-    DocumentBlock,
-    FileSource,
-    ImageBlock,
-    MessageParam,
-    MessagesContext,
-    RedactedThinkingBlock,
-    SearchResultBlock,
-    TextBlock,
-    TextSource,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UrlSource,
+from .conversation import NAME_LEFT_OUT, NO_SIGNATURE, CacheSlot, is_blank, read_cache_slot
+from .fields import MAX_NAME_LENGTH, MessagesContext
+from .models import API
+
+# Request types, as in the API reference.
+
+
+class CacheControl(TypedDict, total=False):
+    type: Required[Literal["ephemeral"]]
+    ttl: Literal["5m", "1h"]
+
+
+class TextBlock(TypedDict, total=False):
+    type: Required[Literal["text"]]
+    text: Required[str]
+    signature: str
+    citations: list[dict[str, Any]]
+    cache_control: CacheControl
+
+
+class Source(TypedDict, total=False):
+    """An image, a PDF or plain text: as data, by URL, or by the id of a file that the vendor stores."""
+
+    type: Required[Literal["base64", "url", "text", "file"]]
+    media_type: str
+    data: str
+    url: str
+    file_id: str
+
+
+class ImageBlock(TypedDict, total=False):
+    type: Required[Literal["image"]]
+    source: Required[Source]
+    transformations: dict[str, Any]
+    cache_control: CacheControl
+
+
+class DocumentBlock(TypedDict, total=False):
+    type: Required[Literal["document"]]
+    source: Required[Source]
+    title: str
+    context: str
+    citations: dict[str, Any]
+    cache_control: CacheControl
+
+
+class ContainerUploadBlock(TypedDict):
+    """A file for the container in which the model runs code."""
+
+    type: Literal["container_upload"]
+    file_id: str
+
+
+class SearchResultBlock(TypedDict, total=False):
+    type: Required[Literal["search_result"]]
+    source: Required[str]
+    title: Required[str]
+    content: Required[list[TextBlock]]
+    citations: dict[str, Any]
+    cache_control: CacheControl
+
+
+class ThinkingBlock(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingBlock(TypedDict):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUseBlock(TypedDict, total=False):
+    type: Required[Literal["tool_use"]]
+    id: Required[str]
+    name: Required[str]
+    input: Required[dict[str, Any]]
+    cache_control: CacheControl
+
+
+VendorBlock: TypeAlias = dict[str, Any]
+"""A block of a server tool or of an unknown type."""
+
+
+class ToolResultBlock(TypedDict, total=False):
+    type: Required[Literal["tool_result"]]
+    tool_use_id: Required[str]
+    content: str | list[Block]
+    is_error: bool
+    toolset_name: str
+    cache_control: CacheControl
+
+
+Block: TypeAlias = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | ContainerUploadBlock
+    | SearchResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | VendorBlock
 )
-from .models import API, MAX_BREAKPOINTS
 
-TOO_MANY_BREAKPOINTS = f"anthropic supports {MAX_BREAKPOINTS} prompt cache markers; the first ones were dropped"
+
+class MessageParam(TypedDict):
+    role: Literal["user", "assistant"]
+    content: list[Block]
+
+
 NO_BREAKPOINT = "a prompt cache marker was dropped: this kind of part cannot have one"
-SHORTENED = "a 1h prompt cache marker cannot follow a 5m one; it was changed to 5m"
-
-CacheHint: TypeAlias = Literal["short", "long"]
-
-
-@dataclass(slots=True)
-class CacheSlot:
-    """A block that has a cache marker, or may get one."""
-
-    block: JsonDict
-    hint: CacheHint | None = None
-    fixed: bool = False
-    """The caller wrote the marker in the vendor's format. It is sent unchanged, and counts toward the limit."""
-
-
-def read_cache_slot(block: JsonDict, control: Any) -> CacheSlot:
-    is_long = isinstance(control, Mapping) and control.get("ttl") == "1h"
-    return CacheSlot(block, "long" if is_long else "short", fixed=True)
-
-
-def add_cache_markers(context: EncodingContext, sections: Sequence[Sequence[CacheSlot]]) -> None:
-    """Add prompt cache markers (`cache_control`).
-
-    Blocks with a hint get one. With `request.cache`, so does the last block of each section.
-
-    Args:
-        context: The request.
-        sections: The slots of tools, system prompt and messages, in the order of the prompt.
-    """
-    request = context.request
-    for section in sections if request.cache is not None else ():
-        if last := next((slot for slot in reversed(section) if not slot.fixed), None):
-            last.hint = last.hint or request.cache
-    slots = [slot for section in sections for slot in section if slot.hint is not None]
-    if control := request.extra.get("cache_control"):
-        slots.append(read_cache_slot({}, control))
-    slots = _limit(slots, context)
-    _order(slots, context)
-    for slot in slots:
-        if not slot.fixed and slot.hint is not None:
-            slot.block.setdefault("cache_control", _encode_cache_control(slot.hint))
-
-
-def _limit(slots: list[CacheSlot], context: EncodingContext) -> list[CacheSlot]:
-    """Drop the first markers if there are too many."""
-    excess = len(slots) - MAX_BREAKPOINTS
-    if excess <= 0:
-        return slots
-    dropped = [id(slot) for slot in slots if not slot.fixed][:excess]
-    if dropped:
-        context.warn(TOO_MANY_BREAKPOINTS)
-    return [slot for slot in slots if id(slot) not in dropped]
-
-
-def _order(slots: Sequence[CacheSlot], context: EncodingContext) -> None:
-    """Lengthen or shorten markers, because a long one must not follow a short one."""
-    first_short = next((number for number, slot in enumerate(slots) if slot.fixed and slot.hint == "short"), len(slots))
-    long_follows = False
-    for number, slot in reversed([*enumerate(slots)]):
-        if not slot.fixed:
-            if long_follows:
-                slot.hint = "long"
-            if slot.hint == "long" and number > first_short:
-                context.warn(SHORTENED)
-                slot.hint = "short"
-        long_follows = long_follows or (slot.hint == "long" and number < first_short)
-
-
-def _encode_cache_control(hint: CacheHint) -> CacheControl:
-    return {"type": "ephemeral", "ttl": "1h"} if hint == "long" else {"type": "ephemeral"}
-
-
 DETAIL_LEFT_OUT = "the detail of an image was dropped: anthropic does not support it"
 FILE_TITLE_LEFT_OUT = "the title of a file was dropped: anthropic supports titles of documents only"
 ERROR_WITH_MEDIA = "a tool error with media was sent as a result, because errors may only contain text"
@@ -187,7 +200,9 @@ class MessageEncoder:
             return self._encode_parts(message)
         block: TextBlock | ToolResultBlock
         if message.tool_call_id is not None and message.role is Role.TOOL:
-            block = _encode_text_result(message.tool_call_id, content)
+            block = {"type": "tool_result", "tool_use_id": _encode_id(message.tool_call_id)}
+            if content.strip():
+                block["content"] = content
             if toolset := self._toolsets.get(message.tool_call_id):
                 block["toolset_name"] = toolset
         else:
@@ -254,7 +269,7 @@ class MessageEncoder:
             case ImageContent():
                 return self._encode_image(part)
             case DocumentContent():
-                return self._encode_document(part)
+                return _encode_document(part, self._encode_document_source(part))
             case RefusalContent():
                 return _encode_unless_blank(part.refusal)
             case CodeContent() | DiffContent():
@@ -364,7 +379,7 @@ class MessageEncoder:
         block.update(cast(ImageBlock, _read_block_settings(part, "transformations")))
         return block
 
-    def _encode_image_source(self, part: ImageContent) -> Base64Source | UrlSource:
+    def _encode_image_source(self, part: ImageContent) -> Source:
         if part.image_url is not None:
             return {"type": "url", "url": part.image_url}
         data = part.image_data or b""
@@ -377,31 +392,16 @@ class MessageEncoder:
     def _encode_file(self, part: FileContent) -> ImageBlock | DocumentBlock | ContainerUploadBlock:
         """Encode a file as an image or a document. Files of other kinds are for code that the model runs."""
         media_type = part.media_type or "application/pdf"
-        source: FileSource = {"type": "file", "file_id": part.file_id}
+        source: Source = {"type": "file", "file_id": part.file_id}
         if media_type == "application/pdf" or media_type.startswith("text/plain"):
-            document: DocumentBlock = {"type": "document", "source": source}
-            if part.title is not None:
-                document["title"] = part.title
-            document.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
-            return document
+            return _encode_document(part, source)
         if part.title is not None:
             self._context.warn(FILE_TITLE_LEFT_OUT)
         if media_type.startswith("image/"):
             return {"type": "image", "source": source}
         return {"type": "container_upload", "file_id": part.file_id}
 
-    def _encode_document(self, part: DocumentContent) -> DocumentBlock:
-        block: DocumentBlock = {"type": "document", "source": self._encode_document_source(part)}
-        if part.title is not None:
-            block["title"] = part.title
-        if part.context is not None:
-            block["context"] = part.context
-        if part.citations is not None:
-            block["citations"] = {"enabled": part.citations}
-        block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
-        return block
-
-    def _encode_document_source(self, part: DocumentContent) -> Base64Source | UrlSource | TextSource:
+    def _encode_document_source(self, part: DocumentContent) -> Source:
         media_type = part.media_type or "application/pdf"
         if part.text is not None:
             return {"type": "text", "media_type": "text/plain", "data": part.text}
@@ -422,6 +422,18 @@ def encode_text(text: str) -> TextBlock:
     return {"type": "text", "text": text}
 
 
+def _encode_document(part: DocumentContent | FileContent, source: Source) -> DocumentBlock:
+    block: DocumentBlock = {"type": "document", "source": source}
+    if part.title is not None:
+        block["title"] = part.title
+    if isinstance(part, DocumentContent) and part.context is not None:
+        block["context"] = part.context
+    if isinstance(part, DocumentContent) and part.citations is not None:
+        block["citations"] = {"enabled": part.citations}
+    block.update(cast(DocumentBlock, _read_block_settings(part, "citations", "context")))
+    return block
+
+
 def _encode_search_result(part: SearchResultContent) -> SearchResultBlock:
     block: SearchResultBlock = {
         "type": "search_result",
@@ -437,13 +449,6 @@ def _encode_search_result(part: SearchResultContent) -> SearchResultBlock:
 def _encode_unless_blank(text: str) -> TextBlock | None:
     """Encode text, unless it is blank, which the API rejects."""
     return {"type": "text", "text": text} if text.strip() else None
-
-
-def _encode_text_result(call_id: str, text: str) -> ToolResultBlock:
-    block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(call_id)}
-    if text.strip():
-        block["content"] = text
-    return block
 
 
 def _encode_id(id: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
-from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     Citation,
@@ -18,12 +16,11 @@ from ...types import (
     TextContent,
     ThinkingContent,
     ToolCall,
-    ToolSpec,
     Usage,
     VendorContent,
 )
-from ..encoding import JsonDict, original_names, read_arguments, request_origin, tool_parameters
-from ..repair import REPEATED_CALL
+from ..codec import SentTools, choose_unique_id, read_count, select_other_keys
+from ..encoding import JsonDict, read_arguments, request_origin
 from .fields import MAX_NAME_LENGTH, SCHEMA_DIALECT
 from .models import API
 
@@ -46,14 +43,11 @@ def map_stop_reason(raw: str | None) -> FinishReason | None:
 class BlockReader:
     """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
-    __slots__ = ("_ids", "_names", "_origin", "_strict", "warnings")
-
     def __init__(self, provider: str, request: AgentRequest, model: str) -> None:
         self._origin = request_origin(provider, API, request.model or model)
         self._ids: set[str] = set()
         self.warnings: dict[str, None] = {}
-        self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
-        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_part(self, block: dict[str, Any]) -> Part | None:
         """Decode a block; None if it is blank. Blocks of unknown types are kept and sent back."""
@@ -74,29 +68,19 @@ class BlockReader:
         if block.get("type") != "tool_use":
             return block
         id = block.get("id")
-        unique = id = id if isinstance(id, str) and id else "toolu"
-        number = 1
-        while unique in self._ids:
-            number += 1
-            unique = f"{id}#{number}"
-            self.warnings[REPEATED_CALL] = None
-        self._ids.add(unique)
-        return block if unique == block.get("id") else {**block, "id": unique}
-
-    def tool_name(self, sent: str) -> str:
-        """Return the name of a tool in the request by its normalized name."""
-        return self._names.get(sent, sent)
+        unique = choose_unique_id(id if isinstance(id, str) and id else "toolu", self._ids, self.warnings)
+        return block if unique == id else {**block, "id": unique}
 
     def _read_text(self, block: Mapping[str, Any]) -> TextContent | None:
         text, citations = block.get("text") or "", block.get("citations") or ()
         signature = block.get("signature") or None
-        rest = _extra_keys(block, "type", "text", "citations", "signature")
+        rest = select_other_keys(block, "type", "text", "citations", "signature")
         if not citations and rest is None and signature is None:
             return TextContent(text=text) if text else None
         return TextContent(
             text=text,
             signature=signature,
-            citations=[_read_citation(each) for each in citations],
+            citations=[read_citation(each) for each in citations],
             provider_data=rest,
             origin=self._origin,
         )
@@ -105,19 +89,19 @@ class BlockReader:
         thinking, signature = block.get("thinking") or "", block.get("signature") or ""
         if not thinking and not signature:
             return None
-        rest = _extra_keys(block, "type", "thinking", "signature")
+        rest = select_other_keys(block, "type", "thinking", "signature")
         return ThinkingContent(thinking=thinking, signature=signature, provider_data=rest, origin=self._origin)
 
     def _read_redacted_thinking(self, block: Mapping[str, Any]) -> ThinkingContent:
-        rest = _extra_keys(block, "type", "data")
+        rest = select_other_keys(block, "type", "data")
         return ThinkingContent(
             thinking="", redacted=True, encrypted_content=block["data"], provider_data=rest, origin=self._origin
         )
 
     def _read_call(self, block: Mapping[str, Any]) -> ToolCall:
         """Decode a call. Input that is not a JSON object becomes `invalid_arguments`."""
-        arguments, name = block.get("input"), self.tool_name(block["name"])
-        rest = _extra_keys(block, "type", "id", "name", "input")
+        arguments, name = block.get("input"), self.tools.original_name(block["name"])
+        rest = select_other_keys(block, "type", "id", "name", "input")
         invalid: str | None = None
         if arguments is not None and not isinstance(arguments, dict):
             invalid = arguments if isinstance(arguments, str) else to_json(arguments).decode()
@@ -126,23 +110,14 @@ class BlockReader:
         return ToolCall(
             id=block["id"],
             name=name,
-            arguments=self._restore(name, arguments) if isinstance(arguments, dict) else {},
+            arguments=self.tools.restore(name, arguments) if isinstance(arguments, dict) else {},
             invalid_arguments=invalid,
             provider_data=rest,
             origin=None if rest is None else self._origin,
         )
 
-    def _restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert arguments from the compiled schema of a strict tool to the tool's schema."""
-        tool = self._strict.get(name)
-        if tool is None:
-            return arguments
-        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
-        restored = compiled.restore(arguments) if compiled.strict else arguments
-        return restored if isinstance(restored, dict) else arguments
 
-
-def _read_citation(citation: dict[str, Any]) -> Citation:
+def read_citation(citation: dict[str, Any]) -> Citation:
     url = citation.get("url") or citation.get("source")
     return Citation(
         url=url if isinstance(url, str) else None,
@@ -150,11 +125,6 @@ def _read_citation(citation: dict[str, Any]) -> Citation:
         quote=citation.get("cited_text"),
         provider_data=citation,
     )
-
-
-def _extra_keys(block: Mapping[str, Any], *known: str) -> dict[str, Any] | None:
-    """Return the keys of a block without a field in the part."""
-    return {key: value for key, value in block.items() if key not in known} or None
 
 
 def read_refusal(message: Mapping[str, Any]) -> RefusalContent | None:
@@ -208,32 +178,26 @@ def read_usage(usage: Any) -> Usage | None:
     """Read usage. `input_tokens` of the API excludes cache reads and writes."""
     if not isinstance(usage, dict) or not usage:
         return None
-    details = {name: _count(usage.get(group), key) for group, key, name in _DETAILS}
+    details = {name: read_count(usage.get(group), key) for group, key, name in _DETAILS}
     for iteration in usage.get("iterations") or ():
         prefix = _SEPARATE_ITERATIONS.get(str(iteration.get("type"))) if isinstance(iteration, dict) else None
         if prefix is not None:
             for direction, tokens in (
                 ("input", _prompt_tokens(iteration)),
-                ("output", _count(iteration, "output_tokens")),
+                ("output", read_count(iteration, "output_tokens")),
             ):
                 name = f"{prefix}_{direction}_tokens"
                 details[name] = details.get(name, 0) + tokens
     return Usage.from_counts(
         _prompt_tokens(usage),
-        _count(usage, "output_tokens"),
-        cache_read=_count(usage, "cache_read_input_tokens"),
-        cache_write=_count(usage, "cache_creation_input_tokens"),
-        reasoning=_count(usage.get("output_tokens_details"), "thinking_tokens"),
+        read_count(usage, "output_tokens"),
+        cache_read=read_count(usage, "cache_read_input_tokens"),
+        cache_write=read_count(usage, "cache_creation_input_tokens"),
+        reasoning=read_count(usage.get("output_tokens_details"), "thinking_tokens"),
         details=details,
     )
 
 
 def _prompt_tokens(counts: Mapping[str, Any]) -> int:
     kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(_count(counts, kind) for kind in kinds)
-
-
-def _count(counts: Any, key: str) -> int:
-    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
-    value = counts.get(key) if isinstance(counts, dict) else None
-    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
+    return sum(read_count(counts, kind) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Server side of the Messages API: responses, streams and errors."""
+"""Server side of the Messages API: decoding of requests; responses, streams and errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from ... import errors
 from ...types import (
     AgentResponse,
     Citation,
+    DocumentContent,
+    ImageContent,
+    Message,
+    Origin,
     Part,
     RefusalContent,
+    Role,
     TextContent,
     ThinkingContent,
+    ThinkingLevel,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     VendorContent,
 )
 from ..server_dialect import (
@@ -25,17 +33,244 @@ from ..server_dialect import (
     ErrorKind,
     Fields,
     InboundRequest,
+    ServerBase,
+    build_request,
     check_shape,
+    decode_base64,
     encode_stop_reason,
     error_kind,
     error_status,
+    function_tool,
+    invalid_request,
     is_foreign,
+    read_call,
+    require_objects,
+    simplify_content,
+    split_turn,
     sse,
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
-from .models import API
-from .server_requests import RequestReader
+from .models import API, EFFORTS, THINKING_BUDGETS, features_of
+from .response import read_citation
+
+_TOOL_KEYS = ("type", "name", "input_schema", "cache_control")
+
+
+class RequestReader:
+    """Decodes one request."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._model = fields.text("model") or ""
+        self._origin = Origin(provider=API, api=API, model=self._model)
+
+    def inbound(self) -> InboundRequest:
+        fields = self._fields
+        system = fields.take("system")
+        messages = [message for text in [system] if text for message in self._read_system(text)]
+        for index, item in enumerate(require_objects(fields.list("messages"), "messages")):
+            messages += self._read_turn(item, f"messages[{index}]")
+        stream = fields.flag("stream") or False
+        request = build_request(messages=messages, model=self._model, **self._read_settings())
+        return InboundRequest(request.model_copy(update={"extra": fields.rest()}), self._model, stream)
+
+    def _read_settings(self) -> dict[str, Any]:
+        fields = self._fields
+        choice = fields.object("tool_choice")
+        return {
+            "tools": [_read_tool(tool) for tool in require_objects(fields.list("tools"), "tools")],
+            "tool_choice": _read_tool_choice(choice),
+            "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
+            "max_tokens": fields.take("max_tokens"),
+            "temperature": fields.take("temperature"),
+            "top_p": fields.take("top_p"),
+            "stop": fields.list("stop_sequences") or None,
+            "metadata": fields.object("metadata"),
+            **self._read_thinking_and_output(),
+        }
+
+    def _read_thinking_and_output(self) -> dict[str, Any]:
+        """Read thinking as the nearest level. Settings that differ from the level stay in `extra`."""
+        fields = self._fields
+        thinking, output = fields.object("thinking"), fields.object("output_config")
+        output_format = output.pop("format", None)
+        level: ThinkingLevel | None = None
+        match thinking.get("type"):
+            case "enabled":
+                budget = thinking.get("budget_tokens")
+                level = _level_of_budget(budget)
+                exact = {"type": "enabled", "budget_tokens": THINKING_BUDGETS[level]}
+                if thinking != exact and features_of(self._model).thinking == "budget":
+                    fields.put("thinking", thinking)
+            case "adaptive":
+                level = next((level for level in reversed(EFFORTS) if output.get("effort") in EFFORTS[level]), None)
+                if level is None:
+                    level = ThinkingLevel.HIGH
+                    fields.put("thinking", thinking)
+                else:
+                    output.pop("effort")
+            case None:
+                pass
+            case "disabled" | "between_tools":
+                level = ThinkingLevel.OFF
+            case _:
+                fields.put("thinking", thinking)
+        if output:
+            fields.put("output_config", output)
+        schema = output_format.get("schema") if isinstance(output_format, Mapping) else None
+        if schema is None:
+            schema = fields.object("output_format").get("schema")  # of older clients
+        return {"thinking": level, "output_schema": schema}
+
+    # Messages.
+
+    def _read_system(self, system: Any) -> list[Message]:
+        if isinstance(system, str):
+            return [Message(Role.SYSTEM, system)]
+        return [
+            Message(Role.SYSTEM, simplify_content([self._read_block(block, "system")]))
+            for block in require_objects(system, "system")
+        ]
+
+    def _read_turn(self, item: Mapping[str, Any], path: str) -> list[Message]:
+        content = item.get("content") or ()
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks = require_objects(blocks, f"{path}.content")
+        parts = [self._read_block(block, f"{path}.content[{index}]") for index, block in enumerate(blocks)]
+        return split_turn(item.get("role"), parts, path)
+
+    def _read_block(self, block: Mapping[str, Any], path: str) -> Part:
+        part = self._read_plain_block({key: value for key, value in block.items() if key != "cache_control"}, path)
+        if isinstance(part, VendorContent):
+            return part.model_copy(update={"provider_data": dict(block)})
+        control = block.get("cache_control")
+        return part if control is None else part.model_copy(update=_read_cache_control(control))
+
+    def _read_plain_block(self, block: dict[str, Any], path: str) -> Part:
+        kind = block.get("type")
+        match kind:
+            case "text" if isinstance(block.get("text"), str):
+                return self._read_text(block)
+            case "image" if (image := _read_image(block, path)) is not None:
+                return image
+            case "document" if (document := _read_document(block, path)) is not None:
+                return document
+            case "tool_use" if isinstance(block.get("input"), dict):
+                rest = self._extra_keys(block, "type", "id", "name", "input")
+                return read_call(block.get("id"), block.get("name"), block["input"], path, **rest)
+            case "tool_result":
+                return self._read_result(block, path)
+            case "thinking":
+                return ThinkingContent(
+                    thinking=block.get("thinking") or "", signature=block.get("signature") or "", origin=self._origin
+                )
+            case "redacted_thinking":
+                encrypted = block.get("data") or ""
+                return ThinkingContent(thinking="", redacted=True, encrypted_content=encrypted, origin=self._origin)
+            case str():
+                return VendorContent(kind=kind, provider_data=block, origin=self._origin)
+            case _:
+                raise invalid_request(f"{path}: a block needs a type.", path)
+
+    def _read_text(self, block: dict[str, Any]) -> TextContent:
+        citations = [read_citation(source) for source in block.get("citations") or ()]
+        rest = self._extra_keys(block, "type", "text", "citations")
+        options = rest if rest or not citations else {"origin": self._origin}
+        return TextContent(text=block["text"], citations=citations, **options)
+
+    def _extra_keys(self, block: Mapping[str, Any], *known: str) -> dict[str, Any]:
+        """Return the keys of a block without a field in the part, as fields of the part."""
+        rest = {key: value for key, value in block.items() if key not in known and value is not None}
+        return {"provider_data": rest, "origin": self._origin} if rest else {}
+
+    def _read_result(self, block: Mapping[str, Any], path: str) -> ToolResult:
+        if not isinstance(id := block.get("tool_use_id"), str):
+            raise invalid_request(f"{path}.tool_use_id must be a string.", f"{path}.tool_use_id")
+        content = block.get("content") or ""
+        if not isinstance(content, str):
+            content = [
+                self._read_block(inner, f"{path}.content") for inner in require_objects(content, f"{path}.content")
+            ]
+            if other := next((part for part in content if not isinstance(part, _RESULT_PARTS)), None):
+                raise invalid_request(
+                    f"{path}.content: a block of type {other.type!r} is not supported in a result.", path
+                )
+        rest = self._extra_keys(block, "type", "tool_use_id", "content", "is_error")
+        return ToolResult(tool_call_id=id, content=content, is_error=bool(block.get("is_error")), **rest)
+
+
+_RESULT_PARTS = (TextContent, ImageContent, DocumentContent)
+
+
+def _read_cache_control(control: Any) -> dict[str, Any]:
+    return {"cache": "long" if isinstance(control, Mapping) and control.get("ttl") == "1h" else "short"}
+
+
+def _read_image(block: Mapping[str, Any], path: str) -> ImageContent | None:
+    source = block.get("source") or {}
+    rest = {key: value for key, value in block.items() if key not in ("type", "source")} or None
+    match source.get("type"):
+        case "base64":
+            data = decode_base64(source.get("data"), path)
+            return ImageContent(image_data=data, media_type=source.get("media_type"), provider_data=rest)
+        case "url":
+            return ImageContent(image_url=source.get("url"), provider_data=rest)
+        case _:
+            return None
+
+
+def _read_document(block: Mapping[str, Any], path: str) -> DocumentContent | None:
+    source = block.get("source") or {}
+    known = ("type", "source", "title")
+    options: dict[str, Any] = {
+        "title": block.get("title"),
+        "provider_data": {key: value for key, value in block.items() if key not in known and value is not None} or None,
+    }
+    match source.get("type"):
+        case "base64":
+            data = decode_base64(source.get("data"), path)
+            return DocumentContent(data=data, media_type=source.get("media_type"), **options)
+        case "url":
+            return DocumentContent(url=source.get("url"), **options)
+        case "text":
+            return DocumentContent(text=source.get("data") or "", **options)
+        case _:
+            return None
+
+
+def _read_tool(tool: Mapping[str, Any]) -> ToolSpec | dict[str, Any]:
+    if tool.get("type") not in (None, "custom"):
+        return dict(tool)
+    spec = function_tool(tool.get("name"), tool, tool.get("input_schema"), _TOOL_KEYS)
+    control = tool.get("cache_control")
+    return spec if control is None else spec.model_copy(update=_read_cache_control(control))
+
+
+def _read_tool_choice(choice: Mapping[str, Any]) -> str | None:
+    match choice.get("type"):
+        case None:
+            return None
+        case "any":
+            return "required"
+        case "tool":
+            return str(choice.get("name"))
+        case "auto" if choice.get("disable_parallel_tool_use"):
+            return "auto"
+        case "auto" | "none":
+            return str(choice["type"])
+        case kind:
+            raise invalid_request(
+                f"'tool_choice.type': {kind!r} is not one of auto, any, tool, none.", "tool_choice.type"
+            )
+
+
+def _level_of_budget(budget: Any) -> ThinkingLevel:
+    """Return the level with the nearest budget."""
+    if not isinstance(budget, int):
+        raise invalid_request("'thinking.budget_tokens' must be an integer.", "thinking.budget_tokens")
+    return min(THINKING_BUDGETS, key=lambda level: abs(THINKING_BUDGETS[level] - budget))
+
 
 _REASONS: Mapping[str, str] = {
     "stop": "end_turn",
@@ -60,12 +295,11 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str]] = {
 _MODEL = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}
 
 
-class MessagesServer:
+class MessagesServer(ServerBase):
     """Server side of the Messages API."""
 
     api: ClassVar[str] = API
     signature_field: ClassVar[str | None] = "signature"
-    signs_whole_parts: ClassVar[bool] = False
 
     def match_endpoint(self, path: str) -> Endpoint | None:
         path = urlsplit(path).path
@@ -77,8 +311,17 @@ class MessagesServer:
         with check_shape():
             return RequestReader(Fields(body)).inbound()
 
-    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _find_loss(part)) is not None))
+    @override
+    def _find_loss(self, part: Part) -> str | None:
+        match part:
+            case TextContent() if not all(_has_vendor_location(citation) for citation in part.citations):
+                return "citations"
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
+                return None
+            case VendorContent() if not is_foreign(part, API):
+                return None
+            case _:
+                return f"a part of type {part.type!r}"
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         blocks = [block for part in response.content if (block := _encode_block(part)) is not None]
@@ -87,9 +330,6 @@ class MessagesServer:
 
     def encoder(self, inbound: InboundRequest) -> MessagesEncoder:
         return MessagesEncoder(inbound)
-
-    def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
-        return {"content-type": "text/event-stream"}
 
     def encode_error(self, error: errors.AgentError) -> tuple[int, bytes]:
         status, kind = _ERRORS[error_kind(error)]
@@ -110,18 +350,6 @@ def _encode_error(error: errors.AgentError, kind: str) -> dict[str, Any]:
         "error": {"type": error.code or kind, "message": error.message},
         "request_id": error.request_id,
     }
-
-
-def _find_loss(part: Part) -> str | None:
-    match part:
-        case TextContent() if not all(_has_vendor_location(citation) for citation in part.citations):
-            return "citations"
-        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
-            return None
-        case VendorContent() if not is_foreign(part, API):
-            return None
-        case _:
-            return f"a part of type {part.type!r}"
 
 
 def _has_vendor_location(citation: Citation) -> bool:

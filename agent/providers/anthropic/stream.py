@@ -8,6 +8,7 @@ same index, so a block whose index is taken gets a new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_json
@@ -24,17 +25,15 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Results of server tools, such as a fetched PDF, arrive in one event."""
 
 
+@dataclass(slots=True)
 class _PartialBlock:
     """A content block that is not complete yet."""
 
-    __slots__ = ("block", "input_json", "pieces")
-
-    def __init__(self, block: dict[str, Any]) -> None:
-        self.block = block
-        self.pieces: dict[str, list[str]] = {}
-        """Pieces of text by key of the block."""
-        self.input_json: list[str] = []
-        """Pieces of the JSON of its input."""
+    block: dict[str, Any]
+    pieces: dict[str, list[str]] = field(default_factory=dict)
+    """Pieces of text by key of the block."""
+    input_json: list[str] = field(default_factory=list)
+    """Pieces of the JSON of its input."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
         match delta["type"]:
@@ -80,8 +79,6 @@ class _PartialBlock:
 
 class MessagesDecoder(DecoderBase):
     """Decoder of one streamed message."""
-
-    __slots__ = ("_cut_off", "_ended", "_message", "_partial", "_positions", "_reader", "_server_tools")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
@@ -150,7 +147,7 @@ class MessagesDecoder(DecoderBase):
             case "thinking" if block.get("thinking"):
                 events.append(StreamEvent.thinking_delta(block["thinking"], index=index, raw=event))
             case "tool_use":
-                call = ToolCall(id=block["id"], name=self._reader.tool_name(block["name"]))
+                call = ToolCall(id=block["id"], name=self._reader.tools.original_name(block["name"]))
                 events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
             case "server_tool_use" | "mcp_tool_use":
                 self._server_tools[block["id"]] = name = str(block["name"])

@@ -1,24 +1,31 @@
-"""Codec for Converse, ConverseStream and CountTokens."""
+"""Codec for Converse, ConverseStream and CountTokens, and the credentials of its requests.
+
+An API key is a bearer token: `api_key`, or AWS_BEARER_TOKEN_BEDROCK. Without one, each request is signed (SigV4) with
+the credentials that botocore finds: environment variables, profiles, SSO, roles of containers and instances. botocore
+renews them. Only signing imports botocore.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
-from urllib.parse import quote
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, urlsplit
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import Reply, WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities
-from ..anthropic.conversation import ends_with_prefill, split_system
+from ..anthropic.conversation import prepare_conversation
 from ..anthropic.fields import SCHEMA_DIALECT
-from ..base import ApiAddress, StreamDecoder
+from ..base import ApiAddress, StreamDecoder, first_variable, make_capabilities, resolve_address
 from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
-from ..repair import ForeignThinking, repair
-from .credentials import Signer, resolve_endpoint
+from ..repair import ForeignThinking
 from .fields import (
     FIELDS,
     MERGED_KEYS,
@@ -29,9 +36,137 @@ from .fields import (
     encode_thinking,
 )
 from .messages import MessageEncoder, place_cache_points
-from .models import API, features_of, foundation_model
+from .models import API, features_of, foundation_model, region_in
 from .response import BlockReader, map_stop_reason, read_model, read_usage
 from .stream import ConverseDecoder
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+
+
+KEY_VARIABLE = "AWS_BEARER_TOKEN_BEDROCK"
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_URL_VARIABLES = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
+_REGION = re.compile(r"[a-z]{2,}(?:-[a-z0-9]+)+")
+_HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
+_EXTRA = "pip install 'agent-llm-router[bedrock]'"
+_NO_CREDENTIALS = (
+    f"There are no AWS credentials: set {KEY_VARIABLE}, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE."
+)
+
+
+def resolve_endpoint(config: AgentConfig, *, signed_by_caller: bool) -> tuple[ApiAddress, str | None]:
+    """Return the address, and the region if it is known.
+
+    Raises:
+        ConfigurationError: There is neither a region nor a base URL.
+    """
+    region = _find_region(config)
+    address = resolve_address(
+        config,
+        default_base_url=None if region is None else _regional_url(region),
+        key_variables=() if signed_by_caller else (KEY_VARIABLE,),
+        base_url_variables=_URL_VARIABLES,
+        key_required=False,
+    )
+    return address, region
+
+
+def _regional_url(region: str) -> str:
+    return f"https://bedrock-runtime.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+def _find_region(config: AgentConfig) -> str | None:
+    """Find the region: in base_url, in an ARN, in the environment, or in the AWS profile."""
+    if host := _HOST.match(urlsplit(config.base_url or "").hostname or ""):
+        return host[1]
+    region = region_in(config.model) or first_variable(_REGION_VARIABLES) or _read_profile_region()
+    if region is not None and not _REGION.fullmatch(region):
+        raise errors.ConfigurationError(
+            f"{region!r} is not the name of an AWS region.", field="region", fix="Set AWS_REGION, such as us-east-1."
+        )
+    if region is None and config.base_url is None and first_variable(_URL_VARIABLES) is None:
+        raise errors.ConfigurationError(
+            "There is no AWS region for Bedrock.",
+            field="region",
+            fix=f"Set AWS_REGION, or pass base_url={_regional_url('us-east-1')!r}.",
+        )
+    return region
+
+
+def _read_profile_region() -> str | None:
+    """Read the region of the AWS profile; None without botocore or a profile."""
+    try:
+        from botocore.exceptions import BotoCoreError  # lazy: an optional package
+        from botocore.session import Session  # lazy: an optional package
+    except ImportError:
+        return None
+    try:
+        region = Session().get_config_variable("region")
+    except BotoCoreError as error:
+        raise errors.ConfigurationError(
+            f"The AWS profile cannot be read: {error}.", field="region", fix="Correct AWS_PROFILE or ~/.aws/config."
+        ) from None
+    return region if isinstance(region, str) and region else None
+
+
+class Signer:
+    """Signs requests with the AWS credentials of this process. May be shared by threads."""
+
+    def __init__(self, region: str | None) -> None:
+        self._region = region
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+        self.secrets: tuple[str, ...] = ()
+        """Secrets of the latest two sets of credentials, which errors must not quote."""
+        try:
+            import botocore.auth  # noqa: F401  # lazy: an optional package
+        except ImportError:
+            raise errors.ConfigurationError(
+                "Requests to Bedrock without an API key are signed with botocore, which is not installed.",
+                field="api_key",
+                fix=f"Run {_EXTRA}, or set {KEY_VARIABLE}.",
+            ) from None
+
+    def sign(self, request: WireRequest) -> WireRequest:
+        """Return the request with its signature. Loading credentials may block."""
+        from botocore.auth import SigV4Auth  # lazy: an optional package
+        from botocore.awsrequest import AWSRequest  # lazy: an optional package
+        from botocore.exceptions import BotoCoreError, ProfileNotFound  # lazy: an optional package
+
+        if self._region is None:
+            raise errors.ConfigurationError(
+                "There is no AWS region to sign requests for.", field="region", fix="Set AWS_REGION, such as us-east-1."
+            )
+        try:
+            credentials = self._load_credentials()
+        except BotoCoreError as error:
+            fix = "Correct AWS_PROFILE." if isinstance(error, ProfileNotFound) else "Log in again, or check the role."
+            raise errors.AuthenticationError(
+                f"The AWS credentials cannot be loaded ({type(error).__name__}). {fix}", provider=API
+            ) from None
+        content_type = {"content-type": "application/json"}
+        signed = AWSRequest(method="POST", url=request.url, data=request.body, headers=content_type)
+        SigV4Auth(credentials, "bedrock", self._region).add_auth(signed)
+        added = ((name.lower(), value) for name, value in signed.headers.items() if name.lower() != "content-type")
+        headers = tuple((name.encode("ascii"), value.encode("latin-1")) for name, value in added)
+        return replace(request, headers=(*request.headers, *headers))
+
+    def _load_credentials(self) -> Any:  # Any: botocore has no types
+        with self._lock:
+            if self._session is None:
+                from botocore.session import Session  # lazy: an optional package
+
+                self._session = Session()
+            found = self._session.get_credentials()
+        if found is None:
+            raise errors.AuthenticationError(_NO_CREDENTIALS, provider=API)
+        credentials = found.get_frozen_credentials()
+        current = tuple(filter(None, (credentials.secret_key, credentials.token)))
+        if not set(current) <= set(self.secrets):
+            self.secrets = (*current, *self.secrets[:2])
+        return credentials
+
 
 _RESERVED_KEYS = ("messages", "modelId")
 _COUNTED_KEYS = frozenset(("messages", "system", "toolConfig", MODEL_FIELDS))
@@ -51,18 +186,9 @@ def encode_body(
     """Return the body, and warnings about content that was dropped. Unsupported content raises an error."""
     check_extra(request, _RESERVED_KEYS)
     context = ConverseContext(request, request_origin(provider, API, request.model or ""))
-    repaired, warnings = repair(request.to_messages(), context.origin, foreign_thinking)
-    context.warn(*warnings)
+    prefill = context.claude is None or context.claude.features.prefill
+    system, messages = prepare_conversation(context, foreign_thinking, prefill=prefill)
     context.drop_all_extra(request.messages)
-    system, messages = split_system(repaired, context)
-    if not messages:
-        raise errors.ConfigurationError("The conversation is empty.", field="messages", fix="Pass input= or messages.")
-    if context.claude is not None and not context.claude.features.prefill and ends_with_prefill(messages):
-        raise context.feature_error(
-            f"{context.model} does not support a prefill: the last message is from the assistant.",
-            field="messages",
-            fix="End the conversation with a user message.",
-        )
     encoder = MessageEncoder(context)
     context.body["messages"] = encoder.encode(messages)
     if system:
@@ -83,14 +209,10 @@ def encode_body(
 def _capabilities(model: str) -> ProviderCapabilities:
     """Return the capabilities of a model. Only Claude's tokens can be counted."""
     features = features_of(model)
-    return ProviderCapabilities(
-        streaming=True,
-        tools=True,
-        structured_output=True,
-        vision=True,
+    return make_capabilities(
+        json_mode=False,
         system_messages=True,
         native_schema_output=features.native_schema,
-        thinking=True,
         documents=True,
         audio=True,
         token_counting=features.thinking == "claude" and foundation_model(model) is not None,
@@ -112,6 +234,7 @@ class BedrockCodec(CodecBase):
     api = API
     response_kind = "Converse response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "inputTokens"
 
     def __init__(
         self,
@@ -120,12 +243,10 @@ class BedrockCodec(CodecBase):
         *,
         name: str = API,
         model: str = "",
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
         signer: Signer | None = None,
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        sent = {} if key is None else {"authorization": f"Bearer {key}"}
-        super().__init__(name, _capabilities(model), {**sent, **(headers or {})}, () if key is None else (key,))
+        super().__init__(name, _capabilities(model), {**address.credentials(), **(headers or {})}, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._root = address.base_url.rstrip("/")
         self._signer = signer
@@ -196,9 +317,3 @@ class BedrockCodec(CodecBase):
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ConverseDecoder(self.name, headers, request, self._secrets)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            return int(parse_json(reply.body)["inputTokens"])
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._protocol_error("the token count is missing or not a number", reply, request) from None

@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...models import ModelFacts, facts
-from ...schemas import compile_schema
 from ...types import Message, RequestTool, ThinkingLevel, ToolSpec
-from ..anthropic.fields import BUDGET_AS_LEVEL, SCHEMA_DIALECT, MessagesContext, choose_thinking
+from ..anthropic.fields import (
+    BUDGET_AS_LEVEL,
+    MessagesContext,
+    choose_thinking,
+    compile_output_schema,
+    compile_parameters,
+)
 from ..anthropic.fields import FIELDS as CLAUDE_FIELDS
 from ..anthropic.models import THINKING_BUDGETS
 from ..encoding import (
@@ -43,7 +48,6 @@ NO_CHOICE_OF_NONE = (
 )
 CHOICE_WITHOUT_TOOLS = "tool_choice was dropped: the request has no tools"
 NO_PARALLEL_CONTROL = "parallel_tool_calls was dropped: Converse does not support it"
-NOT_STRICT = "strict was dropped: strict mode does not support the schema of the tool {!r}"
 DOES_NOT_THINK = "thinking was dropped: the model does not support it"
 NO_SAMPLING = "{} was dropped: the model does not support it"
 TOO_HIGH = "temperature was dropped: it must be at most 1"
@@ -91,17 +95,12 @@ def _encode_tool(context: ConverseContext, tool: RequestTool) -> JsonDict:
         return {**tool}
     if not isinstance(tool, ToolSpec):
         raise context.builtin_tool_error(tool)
-    schema = tool_parameters(tool)
     spec: JsonDict = {"name": normalize_name(tool.name, MAX_NAME_LENGTH)}
     if tool.description:
         spec["description"] = tool.description
-    if tool.strict:
-        compiled = compile_schema(schema, SCHEMA_DIALECT)
-        context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-        if compiled.strict:
-            schema, spec["strict"] = compiled.plain, True
-        else:
-            context.warn(NOT_STRICT.format(tool.name))
+    schema = tool_parameters(tool)
+    if tool.strict and (strict_schema := compile_parameters(context, tool)) is not None:
+        schema, spec["strict"] = strict_schema, True
     spec["inputSchema"] = {"json": schema if "type" in schema else {"type": "object", **schema}}
     return {"toolSpec": {**spec, **tool.extra}}
 
@@ -197,7 +196,8 @@ def encode_top_k(context: ConverseContext, top_k: int) -> JsonDict:
 
 def encode_betas(context: ConverseContext, betas: Sequence[str]) -> Mapping[str, Any]:
     if context.claude is None:
-        return drop_unsupported("betas")(context, betas)
+        context.warn(f"betas was left out: {context.provider} does not support it")
+        return {}
     context.update_model_fields({"anthropic_beta": list(betas)})
     return {}
 
@@ -213,20 +213,11 @@ def encode_stop(context: ConverseContext, stop: Sequence[str]) -> JsonDict:
 
 
 def encode_output_schema(context: ConverseContext, schema: Any) -> JsonDict:
-    """Send a schema that the model enforces. Other output modes use a tool or the prompt instead."""
-    request = context.request
-    if request.output_mode not in (None, "native"):
+    compiled = compile_output_schema(context)
+    if compiled is None:
         return {}
-    wanted = request.output_json_schema or {}
-    compiled = compile_schema(wanted, SCHEMA_DIALECT)
-    if not compiled.strict:
-        raise context.feature_error(
-            f"{context.provider} cannot enforce this schema: {'; '.join(compiled.lost) or 'unsupported'}.",
-            field="output_schema",
-            fix='Simplify it, or pass output_mode="tool" or "prompted".',
-        )
-    context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    definition = {"name": schema_name(wanted), "schema": dump_json(compiled.plain).decode()}
+    name = schema_name(context.request.output_json_schema or {})
+    definition = {"name": name, "schema": dump_json(compiled).decode()}
     return {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": definition}}}
 
 
@@ -260,13 +251,10 @@ FIELDS: dict[str, FieldEncoder[ConverseContext]] = {
     "modalities": drop_modalities,
     "session_id": drop_silently,
     "deadline": drop_silently,
-    **{
-        name: drop_unsupported(name)
-        for name in (
-            "background", "cached_content", "conversation", "frequency_penalty", "logit_bias", "logprobs",
-            "presence_penalty", "previous_response_id", "safety_settings", "seed", "store", "user", "verbosity",
-        )
-    },
-}  # fmt: skip
+    **drop_unsupported(
+        "background cached_content conversation frequency_penalty logit_bias logprobs presence_penalty "
+        "previous_response_id safety_settings seed store user verbosity"
+    ),
+}
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "cache", "thinking", "thinking_budget", "extra"))
 """Fields that `encode_body` and `MessageEncoder` encode."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from ...types import (
     AudioContent,
@@ -165,7 +165,9 @@ class MessageEncoder:
             case DocumentContent():
                 return self._encode_document(part)
             case AudioContent():
-                return {"audio": self._encode_audio(part)}
+                subtype = (part.media_type or "audio/wav").partition("/")[2]
+                source = {"bytes": encode_base64(part.data)}
+                return {"audio": {"format": _AUDIO_FORMATS.get(subtype, subtype), "source": source}}
             case VideoContent():
                 return {"video": self._encode_video(part)}
             case SearchResultContent():
@@ -237,10 +239,6 @@ class MessageEncoder:
         if format is None:
             raise self._context.part_error(part, f"as {part.media_type}; PNG, JPEG, GIF and WebP are supported")
         return {"format": format, "source": self._encode_source(part, part.image_url, part.image_data)}
-
-    def _encode_audio(self, part: AudioContent) -> JsonDict:
-        subtype = (part.media_type or "audio/wav").partition("/")[2]
-        return {"format": _AUDIO_FORMATS.get(subtype, subtype), "source": {"bytes": encode_base64(part.data)}}
 
     def _encode_video(self, part: VideoContent) -> JsonDict:
         if not (part.start is part.end is part.fps is None):
@@ -335,7 +333,10 @@ def place_cache_points(context: ConverseContext) -> None:
         "system": [body.get("system", [])],
         "messages": [message["content"] for message in body["messages"]],
     }
-    _add_tool_points(context, sections["tools"][0])
+    tools = sections["tools"][0]
+    for place, tool in reversed([*enumerate(context.request.tools)]):
+        if tools and isinstance(tool, ToolSpec) and tool.cache is not None:
+            tools.insert(place + 1, _make_cache_point(tool.cache))
     if hint is not None:
         for name, contents in sections.items():
             if contents[-1] and (name in supported or not supported) and "cachePoint" not in contents[-1][-1]:
@@ -350,21 +351,10 @@ def place_cache_points(context: ConverseContext) -> None:
                     content.remove(block)
                     context.warn(NO_CACHE)
     for content, block in points[: -MAX_CACHE_POINTS or None]:
-        _remove_block(content, block)
+        content[:] = [each for each in content if each is not block]  # equal ones may follow
         context.warn(TOO_MANY_CACHE_POINTS)
     long_follows = False
     for _, block in reversed(points[-MAX_CACHE_POINTS:]):
         long_follows = long_follows or block["cachePoint"].get("ttl") == "1h"
         if long_follows:
             block["cachePoint"]["ttl"] = "1h"  # a long one must not follow a short one
-
-
-def _add_tool_points(context: ConverseContext, tools: list[Block]) -> None:
-    for place, tool in reversed([*enumerate(context.request.tools)]):
-        if tools and isinstance(tool, ToolSpec) and tool.cache is not None:
-            tools.insert(place + 1, _make_cache_point(tool.cache))
-
-
-def _remove_block(content: list[Any], block: Block) -> None:
-    """Remove a block by identity, because equal ones may follow."""
-    content[:] = [each for each in content if each is not block]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
-from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     AudioContent,
@@ -20,12 +18,12 @@ from ...types import (
     TextContent,
     ThinkingContent,
     ToolCall,
-    ToolSpec,
     Usage,
     VendorContent,
 )
 from ..anthropic.fields import SCHEMA_DIALECT
-from ..encoding import original_names, request_origin, tool_parameters
+from ..codec import SentTools, read_count
+from ..encoding import request_origin
 from ..failures import ErrorDetails, read_error_details
 from .fields import MAX_NAME_LENGTH
 from .models import API
@@ -55,12 +53,9 @@ def block_kind(block: Mapping[str, Any]) -> str:
 class BlockReader:
     """Decodes the content blocks of one response, with the tool names and schemas of its request."""
 
-    __slots__ = ("_names", "_origin", "_strict")
-
     def __init__(self, provider: str, request: AgentRequest) -> None:
         self._origin = request_origin(provider, API, request.model or "")
-        self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
-        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_part(self, block: dict[str, Any]) -> Part | None:
         """Decode a block; None if it is blank. Blocks of other kinds are kept and sent back."""
@@ -68,7 +63,7 @@ class BlockReader:
             case "text", {"text": text}:
                 return TextContent(text=text) if text else None
             case "toolUse", {"toolUse": {"toolUseId": id, "name": name} as call} if "type" not in call:
-                return self._read_call(id, self.tool_name(name), call.get("input"))
+                return self._read_call(id, self.tools.original_name(name), call.get("input"))
             case "reasoningContent", {"reasoningContent": {"redactedContent": data}}:
                 return ThinkingContent(thinking="", redacted=True, encrypted_content=data, origin=self._origin)
             case "reasoningContent", {"reasoningContent": {"reasoningText": reasoning}}:
@@ -87,24 +82,12 @@ class BlockReader:
             case kind, _:
                 return VendorContent(kind=kind, provider_data=block, origin=self._origin)
 
-    def tool_name(self, sent: str) -> str:
-        """Return the name of a tool in the request by its normalized name."""
-        return self._names.get(sent, sent)
-
     def _read_call(self, id: str, name: str, arguments: Any) -> ToolCall:
         """Decode a call. Input that is not a JSON object becomes `invalid_arguments`."""
         if arguments is None or isinstance(arguments, dict):
-            return ToolCall(id=id, name=name, arguments=self._restore(name, arguments or {}))
+            return ToolCall(id=id, name=name, arguments=self.tools.restore(name, arguments or {}))
         invalid = arguments if isinstance(arguments, str) else to_json(arguments).decode()
         return ToolCall(id=id, name=name, invalid_arguments=invalid)
-
-    def _restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert arguments from the compiled schema of a strict tool to the tool's schema."""
-        if (tool := self._strict.get(name)) is None:
-            return arguments
-        compiled = compile_schema(tool_parameters(tool), SCHEMA_DIALECT)
-        restored = compiled.restore(arguments) if compiled.strict else arguments
-        return restored if isinstance(restored, dict) else arguments
 
 
 def _read_citation(citation: dict[str, Any]) -> Citation:
@@ -117,19 +100,13 @@ def read_usage(usage: Any) -> Usage | None:
     """Read usage. `inputTokens` excludes cache reads and writes."""
     if not isinstance(usage, dict) or not usage:
         return None
-    read, write = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
-    prompt, output = _count(usage, "inputTokens") + read + write, _count(usage, "outputTokens")
+    read, write = read_count(usage, "cacheReadInputTokens"), read_count(usage, "cacheWriteInputTokens")
+    prompt, output = read_count(usage, "inputTokens") + read + write, read_count(usage, "outputTokens")
     details = {f"cache_write_{ttl}_tokens": 0 for ttl in ("5m", "1h")}
     for entry in usage.get("cacheDetails") or ():
         if isinstance(entry, dict) and (name := f"cache_write_{entry.get('ttl')}_tokens") in details:
-            details[name] += _count(entry, "inputTokens")
+            details[name] += read_count(entry, "inputTokens")
     return Usage.from_counts(prompt, output, cache_read=read, cache_write=write, details=details)
-
-
-def _count(counts: Mapping[str, Any], key: str) -> int:
-    """Return a count, or 0 if it is malformed: a response that was paid for must not fail."""
-    value = counts.get(key)
-    return int(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0
 
 
 def read_model(body: Mapping[str, Any], request: AgentRequest) -> str:

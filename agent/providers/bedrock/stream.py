@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_json
@@ -37,22 +38,20 @@ def _name_payload(message: EventStreamMessage) -> bytes:
     return b"{%b:%b}" % (to_json(name), message.payload)
 
 
+@dataclass(slots=True)
 class _PartialBlock:
     """A content block that is not complete yet."""
 
-    __slots__ = ("citations", "input", "kind", "other", "redacted", "signature", "start", "text")
-
-    def __init__(self, kind: str, start: Mapping[str, Any]) -> None:
-        self.kind = kind
-        self.start: dict[str, Any] = dict(start)
-        self.text: list[str] = []
-        self.input: list[str] = []
-        """Pieces of the JSON of a call's input."""
-        self.signature: list[str] = []
-        self.redacted: list[bytes] = []
-        self.citations: list[Any] = []
-        self.other: list[Any] = []
-        """Deltas of a block of another kind."""
+    kind: str
+    start: Mapping[str, Any]
+    text: list[str] = field(default_factory=list)
+    input: list[str] = field(default_factory=list)
+    """Pieces of the JSON of a call's input."""
+    signature: list[str] = field(default_factory=list)
+    redacted: list[bytes] = field(default_factory=list)
+    citations: list[Any] = field(default_factory=list)
+    other: list[Any] = field(default_factory=list)
+    """Deltas of a block of another kind."""
 
     def add(self, delta: Mapping[str, Any]) -> str:
         """Add a delta, and return its text, if it has any."""
@@ -98,7 +97,8 @@ class _PartialBlock:
             case "image":
                 return {"image": {**self.start, **_merge(self.other)}}
             case kind:
-                return {kind: {**self.start, **({"content": _flatten(self.other)} if self.other else {})}}
+                pieces = [piece for delta in self.other for piece in (delta if isinstance(delta, list) else [delta])]
+                return {kind: {**self.start, **({"content": pieces} if pieces else {})}}
 
     def _join_call(self) -> dict[str, Any]:
         text = "".join(self.input)
@@ -121,10 +121,6 @@ def _merge(deltas: list[Any]) -> dict[str, Any]:
     return {**merged, "source": {"bytes": base64.b64encode(data).decode()}} if data else merged
 
 
-def _flatten(deltas: list[Any]) -> list[Any]:
-    return [piece for delta in deltas for piece in (delta if isinstance(delta, list) else [delta])]
-
-
 def _kind_of(delta: Mapping[str, Any]) -> str:
     """Return the kind of a block that has no start event."""
     kind = next(iter(delta))
@@ -133,8 +129,6 @@ def _kind_of(delta: Mapping[str, Any]) -> str:
 
 class ConverseDecoder(DecoderBase):
     """Decoder of one streamed message."""
-
-    __slots__ = ("_body", "_ended", "_messages", "_partial", "_reader")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)
@@ -163,7 +157,9 @@ class ConverseDecoder(DecoderBase):
                 if index in self._partial:
                     self._end_block(index, event, events)
             case {"messageStart": {"role": str()}}:
-                self._start_message(event)
+                model = self._request.model or ""
+                response = AgentResponse(provider=self._name, model=model, request_id=request_id(self._headers))
+                self._start(response, event)
             case {"messageStop": {"stopReason": str()} as stop}:
                 self._body.update(stop)
             case {"metadata": dict(metadata)}:
@@ -171,26 +167,17 @@ class ConverseDecoder(DecoderBase):
                 self._finish(event, events)
             case _ if event.keys() & _EVENTS:
                 raise ValueError("an event lacks a field")
+            case _ if (details := read_exception(event)) is not None:
+                self._report_details(details, event)
             case _:
-                self._take_other(event)
-
-    def _take_other(self, event: dict[str, Any]) -> None:
-        """Report an exception or error. Unknown events are ignored."""
-        details = read_exception(event)
-        if details is not None:
-            self._report_details(details, event)
-
-    def _start_message(self, event: dict[str, Any]) -> None:
-        model = self._request.model or ""
-        response = AgentResponse(provider=self._name, model=model, request_id=request_id(self._headers))
-        self._start(response, event)
+                pass  # unknown events
 
     def _start_block(self, index: int, start: dict[str, Any], event: dict[str, Any], events: list[StreamEvent]) -> None:
         kind = next(iter(start), "text")
         content = start.get(kind) or {}
         self._partial[index] = _PartialBlock(kind, content)
         if kind == "toolUse" and "type" not in content:
-            call = ToolCall(id=content["toolUseId"], name=self._reader.tool_name(content["name"]))
+            call = ToolCall(id=content["toolUseId"], name=self._reader.tools.original_name(content["name"]))
             events.append(StreamEvent.tool_call_start(call, index=index, raw=event))
 
     def _decode_delta(

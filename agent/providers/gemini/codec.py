@@ -16,23 +16,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
-from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, ProviderCapabilities, Role
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
+from ...engine.wire import WireRequest
+from ...types import AgentConfig, AgentRequest, AgentResponse, Origin, Role
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
 from ..codec import CodecBase
-from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
-from ..failures import error_from_details, read_error_details, request_id
+from ..encoding import check_extra, dump_json, encode_fields, request_origin
+from ..failures import request_id
 from ..repair import ForeignThinking, repair
-from .contents import ContentsEncoder
 from .fields import FIELDS, GeminiContext, check_cache_hints, conflict_with_cache, tools_by_name
+from .messages import MessageEncoder
 from .models import (
     API,
     COUNTED_KEYS,
@@ -43,8 +42,7 @@ from .models import (
     Platform,
     features_of,
 )
-from .response import ResponseReader
-from .stream import GeminiDecoder
+from .stream import GeminiDecoder, ResponseReader
 
 if TYPE_CHECKING:
     from ..batches import BatchApi
@@ -55,30 +53,14 @@ _MERGED_KEYS = ("generationConfig", "toolConfig")
 
 
 def encode_body(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking = "drop"
+    request: AgentRequest,
+    provider: str,
+    platform: Platform,
+    foreign_thinking: ForeignThinking = "drop",
+    *,
+    count_tokens: bool = False,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body, and warnings about content that was dropped. Unsupported content raises an error."""
-    context = _encode(request, provider, platform, foreign_thinking)
-    return dump_json(context.body), tuple(context.warnings)
-
-
-def encode_count_body(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking = "drop"
-) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body for counting the tokens of a request, and warnings."""
-    context = _encode(request, provider, platform, foreign_thinking)
-    body: JsonDict
-    if platform.wraps_counted:
-        model = platform.path(request.model or "", "").removesuffix(":")
-        body = {"generateContentRequest": {"model": model, **context.body}}
-    else:
-        body = {key: value for key, value in context.body.items() if key in COUNTED_KEYS}
-    return dump_json(body), tuple(context.warnings)
-
-
-def _encode(
-    request: AgentRequest, provider: str, platform: Platform, foreign_thinking: ForeignThinking
-) -> GeminiContext:
     check_extra(request, _RESERVED_KEYS)
     model = request.model or ""
     origin = request_origin(provider, API, model)
@@ -89,7 +71,7 @@ def _encode(
     context.drop_all_extra(request.messages)
     system = Role.SYSTEM
     leading = list(takewhile(lambda message: message.role is system, messages))
-    encoder = ContentsEncoder(context)
+    encoder = MessageEncoder(context)
     contents = encoder.encode(messages[len(leading) :])
     if not contents:
         raise errors.ConfigurationError(
@@ -108,22 +90,14 @@ def _encode(
     for key, value in request.extra.items():
         merges = key in _MERGED_KEYS and key in body and isinstance(value, Mapping)
         body[key] = {**body[key], **value} if merges else value
-    return context
+    if count_tokens and platform.wraps_counted:
+        body = {"generateContentRequest": {"model": platform.path(model, "").removesuffix(":"), **body}}
+    elif count_tokens:
+        body = {key: value for key, value in body.items() if key in COUNTED_KEYS}
+    return dump_json(body), tuple(context.warnings)
 
 
-CAPABILITIES = ProviderCapabilities(
-    streaming=True,
-    tools=True,
-    structured_output=True,
-    json_mode=True,
-    vision=True,
-    system_messages=True,
-    native_schema_output=True,
-    thinking=True,
-    documents=True,
-    audio=True,
-    token_counting=True,
-)
+CAPABILITIES = make_capabilities(system_messages=True, documents=True, audio=True, token_counting=True)
 
 
 # Addresses and credentials.
@@ -134,28 +108,19 @@ _PLAIN_NAME = re.compile(r"[a-zA-Z0-9:._-]+")
 _MULTI_REGIONS = ("us", "eu")
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """A platform, its address, and whether the key is an access token."""
-
-    platform: Platform
-    address: ApiAddress
-    token: bool
-
-
-def _gemini_endpoint(config: AgentConfig) -> _Endpoint:
+def _resolve_gemini(config: AgentConfig) -> ApiAddress:
     credentials = _find_credentials(config.headers)
-    address = resolve_address(
+    return resolve_address(
         config,
         default_base_url="https://generativelanguage.googleapis.com",
         key_variables=() if credentials else ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         key_required=not credentials,
     )
-    return _Endpoint(GEMINI_API, address, _is_token(address))
 
 
-def _vertex_endpoint(config: AgentConfig) -> _Endpoint:
+def _resolve_vertex(config: AgentConfig) -> tuple[ApiAddress, bool]:
+    """Return the address, and whether the key is an access token."""
     location = _read_environment("GOOGLE_CLOUD_LOCATION")
     credentials = _find_credentials(config.headers)
     if config.api_key is None:
@@ -180,7 +145,7 @@ def _vertex_endpoint(config: AgentConfig) -> _Endpoint:
                 "base_url='https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION'.",
             )
         root = f"{root}/projects/{project}/locations/{_find_location(root) or location or 'global'}"
-    return _Endpoint(VERTEX, ApiAddress(root, address.key), token)
+    return ApiAddress(root, address.key), token
 
 
 def _is_token(address: ApiAddress) -> bool:
@@ -232,6 +197,7 @@ class GeminiCodec(CodecBase):
     api = API
     response_kind = "generateContent response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT_NAME
+    count_key: ClassVar[str] = "totalTokens"
 
     def __init__(
         self,
@@ -239,32 +205,25 @@ class GeminiCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
         platform: Platform = GEMINI_API,
         token: bool | None = None,
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
         self._token = _is_token(address) if token is None else token
-        sent: dict[str, str] = {}
-        if key is not None:
-            sent = {"authorization": f"Bearer {key}"} if self._token else {"x-goog-api-key": key}
+        sent = address.credentials() if self._token else address.credentials("x-goog-api-key", prefix="")
         capabilities = CAPABILITIES.model_copy(update={"batch": platform is GEMINI_API or self._token})
-        super().__init__(name, capabilities, {**sent, **(headers or {})}, () if key is None else (key,))
+        super().__init__(name, capabilities, {**sent, **(headers or {})}, address.secrets)
         self.platform = platform
         self._root = platform.root(address.base_url)
         self._foreign_thinking = foreign_thinking
 
     @classmethod
     def from_config(cls, config: AgentConfig, name: str) -> GeminiCodec:
-        endpoint = _vertex_endpoint(config) if name == "vertex" else _gemini_endpoint(config)
-        return cls(
-            endpoint.address,
-            config.headers.reveal(),
-            name=name,
-            foreign_thinking=config.foreign_thinking,
-            platform=endpoint.platform,
-            token=endpoint.token,
-        )
+        headers, foreign_thinking = config.headers.reveal(), config.foreign_thinking
+        if name != "vertex":
+            return cls(_resolve_gemini(config), headers, name=name, foreign_thinking=foreign_thinking)
+        address, token = _resolve_vertex(config)
+        return cls(address, headers, name=name, foreign_thinking=foreign_thinking, platform=VERTEX, token=token)
 
     def schema_with_tools(self, model: str) -> bool:
         """Whether a model supports an output schema together with tools."""
@@ -293,20 +252,14 @@ class GeminiCodec(CodecBase):
         return request_origin(self.name, API, request.model or "")
 
     @override
+    def _find_error(self, body: Any) -> Any:
+        chunks = body if isinstance(body, list) else (body,)
+        return next((chunk for chunk in chunks if isinstance(chunk, dict) and chunk.get("error")), None)
+
+    @override
     def _read_response(self, body: Any, headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
         reader = ResponseReader(self._origin(request), tools_by_name(request), streaming=False)
         for chunk in body if isinstance(body, list) else (body,):
-            complaint = read_error_details(chunk) if chunk.get("error") else None
-            if complaint is not None:
-                raise error_from_details(
-                    complaint,
-                    status=200,
-                    headers=headers,
-                    body=chunk,
-                    provider=self.name,
-                    model=request.model,
-                    secrets=self._secrets,
-                )
             reader.read_chunk(chunk)
         if not reader.complete:
             raise ValueError("it has no finish reason")
@@ -323,14 +276,8 @@ class GeminiCodec(CodecBase):
         return GeminiDecoder(self.name, self._origin(request), headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        body, warnings = encode_count_body(request, self.name, self.platform, self._foreign_thinking)
+        body, warnings = encode_body(request, self.name, self.platform, self._foreign_thinking, count_tokens=True)
         return WireRequest(self._url(request, "countTokens"), self._headers, body, self.name, warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        try:
-            return int(parse_json(reply.body)["totalTokens"])
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise self._protocol_error("the token count is missing or not a number", reply, request) from None
 
     def batch_api(self) -> BatchApi:
         from ..batches import make_unsupported_error  # lazy: only batch jobs need it

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypeAlias, TypedDict, assert_never
 
 from pydantic_core import to_json
 
@@ -17,12 +17,17 @@ from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    FileSearch,
     ImageGeneration,
+    McpConnector,
     Message,
     RequestTool,
     ThinkingLevel,
     ToolResult,
     ToolSpec,
+    WebSearch,
 )
 from ..encoding import (
     EncodingContext,
@@ -36,7 +41,6 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
-from .builtin_tools import encode_builtin_tool, encode_image_generation
 from .models import BUDGETS, SCHEMA_DIALECT_NAME, VERTEX, ModelFeatures, Platform
 
 # Request types, as in the API reference.
@@ -106,26 +110,6 @@ class Content(TypedDict):
     parts: list[PartParam]
 
 
-class SystemInstruction(TypedDict):
-    parts: list[TextPart]
-
-
-class FunctionDeclaration(TypedDict, total=False):
-    name: Required[str]
-    description: str
-    parametersJsonSchema: dict[str, Any]
-
-
-class FunctionCallingConfig(TypedDict, total=False):
-    mode: Required[Literal["AUTO", "ANY", "NONE", "VALIDATED"]]
-    allowedFunctionNames: list[str]
-
-
-class ToolConfig(TypedDict, total=False):
-    functionCallingConfig: FunctionCallingConfig
-    includeServerSideToolInvocations: bool
-
-
 # Function names and call ids.
 
 MAX_NAME_LENGTH = 64
@@ -159,6 +143,7 @@ def is_generated_id(id: str) -> bool:
 # Limits.
 
 MAX_STOPS = 5
+_IMAGE_SIZE = re.compile(r"(?P<aspectRatio>\d+:\d+)|(?P<imageSize>\d+[kK]|512(?:px)?)")
 _SEEDS = range(-(2**31), 2**31)
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -191,14 +176,12 @@ class GeminiContext(EncodingContext):
 
 def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
     functions, server_tools = context.functions, context.server_tools
-    vertex = context.platform is VERTEX
     encoded: list[Mapping[str, Any]] = [
-        tool if isinstance(tool, Mapping) else encode_builtin_tool(context, tool, vertex=vertex)
-        for tool in server_tools
+        tool if isinstance(tool, Mapping) else encode_builtin_tool(context, tool) for tool in server_tools
     ]
     if functions:
         encoded.append({"functionDeclarations": [encode_function(context, tool) for tool in functions]})
-    config: ToolConfig = {}
+    config: JsonDict = {}
     if context.request.tool_choice in (None, "auto") and any(tool.strict for tool in functions):
         if context.features.validated_calls:
             config["functionCallingConfig"] = {"mode": "VALIDATED"}
@@ -215,8 +198,8 @@ def encode_tools(context: GeminiContext, tools: Tools) -> JsonDict:
     return body
 
 
-def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclaration | JsonDict:
-    function: FunctionDeclaration = {"name": normalize_function_name(tool.name)}
+def encode_function(context: GeminiContext, tool: ToolSpec) -> JsonDict:
+    function: JsonDict = {"name": normalize_function_name(tool.name)}
     if tool.description:
         function["description"] = tool.description
     if tool.parameters:
@@ -227,16 +210,62 @@ def encode_function(context: GeminiContext, tool: ToolSpec) -> FunctionDeclarati
     return {**function, **tool.extra}
 
 
-def encode_tool_choice(context: GeminiContext, choice: str) -> ToolConfig:
+def encode_builtin_tool(context: GeminiContext, tool: BuiltinTool) -> JsonDict:
+    """Return the tool. Image generation is no tool of this API, but a setting."""
+    vertex = context.platform is VERTEX
+    match tool:
+        case WebSearch():
+            supported = ("blocked_domains",) if vertex else ()
+            context.drop_tool_settings(tool, *supported)
+            excluded = {"excludeDomains": list(tool.blocked_domains)} if vertex and tool.blocked_domains else {}
+            return {"googleSearch": {**excluded, **tool.extra}}
+        case CodeExecution():
+            context.drop_tool_settings(tool)
+            return {"codeExecution": {**tool.extra}}
+        case ComputerUse():
+            context.drop_tool_settings(tool, "environment")
+            place = "BROWSER" if tool.environment == "browser" else "DESKTOP"
+            return {"computerUse": {"environment": f"ENVIRONMENT_{place}", **tool.extra}}
+        case FileSearch() if not vertex and (tool.filters is None or isinstance(tool.filters, str)):
+            search: JsonDict = {"fileSearchStoreNames": list(tool.stores)}
+            if tool.max_results is not None:
+                search["topK"] = tool.max_results
+            if tool.filters:
+                search["metadataFilter"] = tool.filters
+            return {"fileSearch": {**search, **tool.extra}}
+        case McpConnector() if not vertex and tool.url is not None:
+            context.drop_tool_settings(tool, "label", "url", "token")
+            transport: JsonDict = {"url": tool.url}
+            if tool.token is not None:
+                transport["headers"] = {"Authorization": f"Bearer {tool.token.get_secret_value()}"}
+            return {"mcpServers": [{"name": tool.label, "streamableHttpTransport": transport, **tool.extra}]}
+        case FileSearch() | McpConnector() | ImageGeneration():
+            raise context.builtin_tool_error(tool)
+        case _:
+            assert_never(tool)
+
+
+def encode_image_generation(context: GeminiContext, tool: ImageGeneration) -> JsonDict:
+    """Return settings of the generation: the kinds of output and the size of images."""
+    context.drop_tool_settings(tool, "size")
+    image: JsonDict = {**tool.extra}
+    if tool.size is not None:
+        if (match := _IMAGE_SIZE.fullmatch(tool.size)) is None:
+            context.warn(f"size of image_generation was left out: {context.provider} takes sizes such as 16:9 or 2K")
+        else:
+            image |= {key: value for key, value in match.groupdict().items() if value is not None}
+    return {"responseModalities": ["TEXT", "IMAGE"], **({"imageConfig": image} if image else {})}
+
+
+def encode_tool_choice(context: GeminiContext, choice: str) -> JsonDict:
     if context.server_tools and choice != "auto":
         context.warn("tool_choice has no effect on server-side tools")
     if not context.functions:
         return {}
-    calling: FunctionCallingConfig
+    calling: JsonDict
     match choice:
         case "auto":
-            calling = {"mode": "AUTO"}
-            calling = context.body.get("toolConfig", {}).get("functionCallingConfig", calling)
+            calling = context.body.get("toolConfig", {}).get("functionCallingConfig", {"mode": "AUTO"})
         case "none":
             calling = {"mode": "NONE"}
         case "required":
@@ -255,12 +284,9 @@ def encode_parallel_tool_calls(context: GeminiContext, parallel: bool) -> JsonDi
 # Generation settings.
 
 
-def encode_temperature(context: GeminiContext, temperature: float) -> JsonDict:
-    return {"temperature": temperature} if _takes_sampling(context) else {}
-
-
-def encode_top_p(context: GeminiContext, top_p: float) -> JsonDict:
-    return {"topP": top_p} if _takes_sampling(context) else {}
+def send_sampling(key: str) -> FieldEncoder[GeminiContext]:
+    """Send temperature or top_p in the generation settings if the model accepts it."""
+    return send_nested("generationConfig", lambda context, value: {key: value} if _takes_sampling(context) else {})
 
 
 def _takes_sampling(context: GeminiContext) -> bool:
@@ -317,10 +343,6 @@ def encode_thinking_budget(context: GeminiContext, budget: int) -> JsonDict:
         return encode_thinking(context, level)
     context.warn("thinking_budget was dropped: the model supports levels only")
     return {}
-
-
-def encode_modalities(context: GeminiContext, modalities: Sequence[str]) -> JsonDict:
-    return {"responseModalities": [modality.upper() for modality in modalities]}
 
 
 def encode_store(context: GeminiContext, store: bool) -> JsonDict:
@@ -406,8 +428,8 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "tool_choice": send_nested("toolConfig", encode_tool_choice),
     "parallel_tool_calls": encode_parallel_tool_calls,
     "max_tokens": send_nested("generationConfig", send_as("maxOutputTokens")),
-    "temperature": send_nested("generationConfig", encode_temperature),
-    "top_p": send_nested("generationConfig", encode_top_p),
+    "temperature": send_sampling("temperature"),
+    "top_p": send_sampling("topP"),
     "seed": send_nested("generationConfig", encode_seed),
     "stop": send_nested("generationConfig", encode_stop),
     "logprobs": send_nested("generationConfig", encode_logprobs),
@@ -417,23 +439,19 @@ FIELDS: dict[str, FieldEncoder[GeminiContext]] = {
     "metadata": encode_labels,
     "session_id": drop_silently,
     "thinking_budget": send_nested("generationConfig", encode_thinking_budget),
-    "verbosity": drop_unsupported("verbosity"),
     "top_k": send_nested("generationConfig", send_as("topK")),
     "frequency_penalty": send_nested("generationConfig", send_as("frequencyPenalty")),
     "presence_penalty": send_nested("generationConfig", send_as("presencePenalty")),
-    "logit_bias": drop_unsupported("logit_bias"),
     "n": send_nested("generationConfig", send_as("candidateCount")),
-    "modalities": send_nested("generationConfig", encode_modalities),
+    "modalities": send_nested(
+        "generationConfig", lambda context, names: {"responseModalities": [name.upper() for name in names]}
+    ),
     "service_tier": send_as("serviceTier"),
-    "user": drop_unsupported("user"),
     "store": encode_store,
-    "previous_response_id": drop_unsupported("previous_response_id"),
-    "conversation": drop_unsupported("conversation"),
-    "background": drop_unsupported("background"),
     "cached_content": encode_cached_content,
     "safety_settings": send_as("safetySettings"),
-    "betas": drop_unsupported("betas"),
+    **drop_unsupported("background betas conversation logit_bias previous_response_id user verbosity"),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("model", "input", "messages", "system", "cache", "extra"))
-"""Fields that the URL, `encode_body` and `ContentsEncoder` encode."""
+"""Fields that the URL, `encode_body` and `MessageEncoder` encode."""

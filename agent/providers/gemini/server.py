@@ -26,6 +26,7 @@ from ..server_dialect import (
     Endpoint,
     ErrorKind,
     InboundRequest,
+    ServerBase,
     check_shape,
     encode_stop_reason,
     error_kind,
@@ -34,10 +35,11 @@ from ..server_dialect import (
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
-from .contents import METADATA_KIND
-from .server_requests import API, METHOD_IN_PATH, RequestReader
+from .messages import METADATA_KIND
+from .models import API
+from .response import METADATA_KEYS
+from .server_requests import METHOD_IN_PATH, RequestReader
 
-_METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken")
 _REASONS: Mapping[str, str] = {
     "stop": "STOP",
     "tool_calls": "STOP",
@@ -60,35 +62,46 @@ _ERRORS: Mapping[ErrorKind, tuple[int, str | None]] = {
     "server": (500, None),
 }
 """Status, and reason in the details, by kind of error."""
+_ENDPOINTS: Mapping[str, Endpoint] = {
+    "generateContent": "generate",
+    "streamGenerateContent": "generate",
+    "countTokens": "count",
+}
 _STATUSES = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 
 
-class GeminiServer:
+class GeminiServer(ServerBase):
     """Server side of generateContent."""
 
     api: ClassVar[str] = API
-    signature_field: ClassVar[str | None] = None
     signs_whole_parts: ClassVar[bool] = True
 
     def match_endpoint(self, path: str) -> Endpoint | None:
         found = METHOD_IN_PATH.search(urlsplit(path).path)
-        match found and found[2]:
-            case "generateContent" | "streamGenerateContent":
-                return "generate"
-            case "countTokens":
-                return "count"
-            case _:
-                return None
+        return _ENDPOINTS.get(found[2]) if found else None
 
     def decode_request(self, path: str, body: bytes) -> InboundRequest:
         with check_shape():
             return RequestReader(body, path).inbound()
 
-    def find_losses(self, response: AgentResponse) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(loss for part in response.content if (loss := _find_loss(part)) is not None))
+    @override
+    def _find_loss(self, part: Part) -> str | None:
+        match part:
+            case TextContent() if part.citations and (is_foreign(part, API) or not _find_metadata(part)):
+                return "citations"
+            case ToolCall(invalid_arguments=str()):
+                return "invalid arguments"
+            case TextContent() | ThinkingContent() | RefusalContent() | ToolCall() | AudioContent():
+                return None
+            case ImageContent(image_data=bytes()):
+                return None
+            case VendorContent() if not is_foreign(part, API):
+                return None
+            case _:
+                return f"a part of type {part.type!r}"
 
     def encode_response(self, response: AgentResponse, inbound: InboundRequest) -> bytes:
         parts = [written for part in response.content if (written := _encode_part(part)) is not None]
@@ -97,6 +110,7 @@ class GeminiServer:
     def encoder(self, inbound: InboundRequest) -> GeminiEncoder:
         return GeminiEncoder(inbound)
 
+    @override
     def stream_headers(self, inbound: InboundRequest) -> Mapping[str, str]:
         return {"content-type": "text/event-stream" if inbound.settings.get("sse") else "application/json"}
 
@@ -108,15 +122,8 @@ class GeminiServer:
         return to_json({"totalTokens": tokens})
 
     def encode_models(self, models: Sequence[str]) -> bytes:
-        methods = ["generateContent", "countTokens"]
-        return to_json(
-            {
-                "models": [
-                    {"name": f"models/{model}", "displayName": model, "supportedGenerationMethods": methods}
-                    for model in models
-                ]
-            }
-        )
+        methods = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
+        return to_json({"models": [{"name": f"models/{model}", "displayName": model, **methods} for model in models]})
 
 
 def _error(error: errors.AgentError) -> dict[str, Any]:
@@ -132,25 +139,9 @@ def _error(error: errors.AgentError) -> dict[str, Any]:
     return {"error": {"code": status, "message": error.message, "status": name, "details": details}}
 
 
-def _find_loss(part: Part) -> str | None:
-    match part:
-        case TextContent() if part.citations and (is_foreign(part, API) or not _find_metadata(part)):
-            return "citations"
-        case ToolCall(invalid_arguments=str()):
-            return "invalid arguments"
-        case TextContent() | ThinkingContent() | RefusalContent() | ToolCall():
-            return None
-        case ImageContent(image_data=bytes()) | AudioContent():
-            return None
-        case VendorContent() if not is_foreign(part, API):
-            return None
-        case _:
-            return f"a part of type {part.type!r}"
-
-
 def _find_metadata(part: Part) -> dict[str, Any]:
     data = {} if is_foreign(part, API) else part.provider_data or {}
-    return {key: value for key, value in data.items() if key in _METADATA}
+    return {key: value for key, value in data.items() if key in METADATA_KEYS}
 
 
 def _encode_part(part: Part) -> dict[str, Any] | None:

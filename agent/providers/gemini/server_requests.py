@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -33,14 +33,13 @@ from ..server_dialect import (
     function_tool,
     invalid_request,
     require_objects,
+    split_turn,
 )
 from .fields import generate_id
-from .models import SKIP_SIGNATURE, features_of
+from .models import API, SKIP_SIGNATURE, features_of
+from .response import SHARED_KEYS
 
-API = "gemini"
 METHOD_IN_PATH = re.compile(r"/(?:models|tunedModels|endpoints)/([^/]+):(\w+)$")
-_SHARED_KEYS = frozenset(("thought", "thoughtSignature"))
-"""Keys that all kinds of parts may have."""
 _BUDGETS = (
     (0, ThinkingLevel.OFF),
     (1_024, ThinkingLevel.MINIMAL),
@@ -156,29 +155,17 @@ class RequestReader:
 
     def _read_turn(self, item: Mapping[str, Any], path: str) -> list[Message]:
         parts = [_camel_keys(part) for part in require_objects(item.get("parts") or (), f"{path}.parts")]
-        match item.get("role", "user"):
-            case "model":
-                self._calls = []
-                self._count = 0
-                read = [self._read_model_part(part, f"{path}.parts[{index}]") for index, part in enumerate(parts)]
-                return [Message(Role.ASSISTANT, _simplify(read))]
-            case "user" | "function":
-                results = [
-                    self._read_result(_camel_keys(part["functionResponse"]))
-                    for part in parts
-                    if "functionResponse" in part
-                ]
-                others = [
-                    self._read_user_part(part, f"{path}.parts[{index}]")
-                    for index, part in enumerate(parts)
-                    if "functionResponse" not in part
-                ]
-                turns = [Message(Role.TOOL, results)] if results else []
-                return [*turns, Message(Role.USER, _simplify(others))] if others or not results else turns
-            case role:
-                raise invalid_request(f"{path}.role: {role!r} is not a role.", f"{path}.role")
+        role = item.get("role", "user")
+        if role == "model":
+            self._calls = []
+            self._count = 0
+        read = self._read_model_part if role == "model" else self._read_user_part
+        content = [read(part, f"{path}.parts[{index}]") for index, part in enumerate(parts)]
+        return split_turn({"model": "assistant", "function": "user"}.get(role, role), content, path)
 
     def _read_user_part(self, part: dict[str, Any], path: str) -> Part:
+        if "functionResponse" in part:
+            return self._read_result(_camel_keys(part["functionResponse"]))
         if isinstance(part.get("text"), str):
             return TextContent(text=part["text"])
         return _read_media(part, path) or VendorContent(kind=_find_kind(part), provider_data=part, origin=self._origin)
@@ -189,7 +176,7 @@ class RequestReader:
             signature = None
         if isinstance(call := part.get("functionCall"), dict):
             return self._read_call(call, signature, path)
-        if isinstance(text := part.get("text", "" if part.keys() <= _SHARED_KEYS else None), str):
+        if isinstance(text := part.get("text", "" if part.keys() <= SHARED_KEYS else None), str):
             if part.get("thought"):
                 return ThinkingContent(thinking=text, signature=signature or "", origin=self._origin)
             return TextContent(text=text, signature=signature, origin=self._origin if signature else None)
@@ -244,7 +231,7 @@ def _camel_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_kind(part: Mapping[str, Any]) -> str:
-    return next((key for key in part if key not in _SHARED_KEYS), "part")
+    return next((key for key in part if key not in SHARED_KEYS), "part")
 
 
 _NO_JSON_SCHEMA = ("nullable", "propertyOrdering", "property_ordering")
@@ -278,13 +265,6 @@ def _read_media(part: Mapping[str, Any], path: str) -> ImageContent | AudioConte
             return ImageContent(image_url=url, media_type=media_type)
         return DocumentContent(url=url, media_type=media_type or None)
     return None
-
-
-def _simplify(parts: Sequence[Part]) -> Any:
-    """Return a plain string if the content is a single text."""
-    first = parts[0] if parts else TextContent(text="")
-    plain = isinstance(first, TextContent) and first == TextContent(text=first.text)
-    return first.text if plain and len(parts) <= 1 else parts
 
 
 def _read_tools(group: Mapping[str, Any]) -> list[ToolSpec | dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 from typing_extensions import override
@@ -18,10 +18,12 @@ from ...engine.wire import WireRequest
 from ...types import AgentConfig, AgentRequest, AgentResponse
 from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, first_variable, resolve_address, with_base_url
 from ..codec import CodecBase
+from ..encoding import check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
+from ..repair import ForeignThinking, repair
 from .dialect import API, OPENAI, Dialect
-from .fields import SCHEMA_DIALECT
-from .messages import encode_body
+from .fields import FIELDS, SCHEMA_DIALECT, ChatContext
+from .messages import MessageEncoder
 from .response import MessageReader, read_usage
 from .stream import ChatDecoder
 
@@ -90,6 +92,32 @@ def _expand_base_url(dialect: Dialect, config: AgentConfig) -> str | None:
     return _VARIABLE.sub(expand, dialect.base_url)
 
 
+_RESERVED_KEYS = ("messages", "model", "stream")
+
+
+def encode_body(
+    request: AgentRequest, dialect: Dialect, *, stream: bool, foreign_thinking: ForeignThinking = "drop"
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the body, and warnings about everything left out of it.
+
+    Raises:
+        UnsupportedFeatureError: The API does not support a content part or a field.
+    """
+    check_extra(request, _RESERVED_KEYS)
+    origin = request_origin(dialect.name, API, request.model or "")
+    messages, repairs = repair(request.to_messages(), origin, foreign_thinking)
+    context = ChatContext(request, origin, dialect=dialect)
+    context.warn(*repairs)
+    body = encode_fields(context, FIELDS)
+    if stream:
+        body["stream"] = True
+        if dialect.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+    body.update(request.extra)
+    body["messages"] = MessageEncoder(context).encode(messages)
+    return dump_json(body), tuple(context.warnings)
+
+
 class ChatCodec(CodecBase):
     """Codec for one vendor of Chat Completions at one address."""
 
@@ -104,13 +132,11 @@ class ChatCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         url: str | None = None,
-        foreign_thinking: Literal["drop", "text"] = "drop",
+        foreign_thinking: ForeignThinking = "drop",
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        credentials = {} if key is None else {dialect.key_header: dialect.key_prefix + key}
-        all_headers = {**credentials, **(headers or {})}
+        all_headers = {**address.credentials(dialect.key_header, dialect.key_prefix), **(headers or {})}
         capabilities = dialect.capabilities.model_copy(update={"batch": dialect.batch is not None})
-        super().__init__(dialect.name, capabilities, all_headers, () if key is None else (key,))
+        super().__init__(dialect.name, capabilities, all_headers, address.secrets)
         self.dialect = dialect
         self.idempotency: bool = dialect.idempotency
         self._url = url or f"{address.base_url}/chat/completions"

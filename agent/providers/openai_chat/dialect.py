@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from ...schemas.dialect import FORMATS, NUMBERS, SchemaDialect
 from ...types import ProviderCapabilities, ThinkingLevel
+from ..base import make_capabilities
 
 API = "openai-chat"
 
@@ -146,19 +147,7 @@ class BatchDialect:
     page_size: int = 100
 
 
-def _capabilities() -> ProviderCapabilities:
-    return ProviderCapabilities(
-        streaming=True,
-        tools=True,
-        structured_output=True,
-        json_mode=True,
-        vision=True,
-        system_messages=True,
-        native_schema_output=True,
-        thinking=True,
-        documents=True,
-        audio=True,
-    )
+_CAPABILITIES = make_capabilities(system_messages=True, documents=True, audio=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +233,7 @@ class Dialect:
 
     batch: BatchDialect | None = None
     """The vendor's Batch API, if it has one."""
-    capabilities: ProviderCapabilities = field(default_factory=_capabilities)
+    capabilities: ProviderCapabilities = _CAPABILITIES
 
     def refuses(self, setting: str, model: str) -> bool:
         return any(setting in settings and matches(models, model) for models, settings in self.refused)
@@ -372,11 +361,6 @@ EPHEMERAL = CacheMarks(
     short={"cache_control": {"type": "ephemeral"}}, long={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 )
 """Claude's cache breakpoints, which gateways pass on."""
-
-
-def make_capabilities(**differences: bool) -> ProviderCapabilities:
-    names = ("streaming", "tools", "structured_output", "json_mode", "vision", "native_schema_output", "thinking")
-    return ProviderCapabilities(**{**dict.fromkeys(names, True), **differences})
 
 
 def list_fields(names: str) -> frozenset[OptionalField]:

@@ -51,36 +51,21 @@ class ImageBlock(TypedDict):
     image_url: ImageUrl
 
 
-class InputAudio(TypedDict):
-    data: str
-    format: str
-
-
 class AudioBlock(TypedDict):
     type: Literal["input_audio"]
-    input_audio: InputAudio
-
-
-class File(TypedDict, total=False):
-    filename: str
-    file_data: str
-    file_id: str
+    input_audio: dict[Literal["data", "format"], str]
 
 
 class FileBlock(TypedDict):
     type: Literal["file"]
-    file: File
-
-
-class VideoUrl(TypedDict):
-    url: str
+    file: dict[Literal["filename", "file_data", "file_id"], str]
 
 
 class VideoBlock(TypedDict):
     """A video, which some compatible vendors accept."""
 
     type: Literal["video_url"]
-    video_url: VideoUrl
+    video_url: dict[Literal["url"], str]
 
 
 class ThinkingBlock(TypedDict):
@@ -94,26 +79,16 @@ Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | FileBlock | VideoBlock 
 Content: TypeAlias = str | list[Block]
 
 
-class Function(TypedDict):
-    name: str
-    arguments: str
-
-
 class FunctionCall(TypedDict):
     id: str
     type: Literal["function"]
-    function: Function
-
-
-class CustomInput(TypedDict):
-    name: str
-    input: str
+    function: dict[Literal["name", "arguments"], str]
 
 
 class CustomCall(TypedDict):
     id: str
     type: Literal["custom"]
-    custom: CustomInput
+    custom: dict[Literal["name", "input"], str]
 
 
 Call: TypeAlias = FunctionCall | CustomCall
@@ -127,16 +102,12 @@ class PromptMessage(TypedDict, total=False):
     name: str
 
 
-class AudioReference(TypedDict):
-    id: str
-
-
 class AssistantMessage(TypedDict, total=False):
     role: Required[Literal["assistant"]]
     content: Content | None
     name: str
     refusal: str
-    audio: AudioReference
+    audio: dict[Literal["id"], str]
     images: list[ImageBlock]
     tool_calls: list[Call]
 
@@ -148,29 +119,6 @@ class ToolMessage(TypedDict):
 
 
 MessageParam: TypeAlias = PromptMessage | AssistantMessage | ToolMessage
-
-
-class FunctionDefinition(TypedDict, total=False):
-    name: Required[str]
-    description: str
-    parameters: dict[str, Any]
-    strict: bool
-
-
-class FunctionTool(TypedDict):
-    type: Literal["function"]
-    function: FunctionDefinition
-
-
-class JsonSchema(TypedDict, total=False):
-    name: Required[str]
-    schema: dict[str, Any]
-    strict: bool
-
-
-class ResponseFormat(TypedDict, total=False):
-    type: Required[Literal["json_schema", "json_object"]]
-    json_schema: JsonSchema
 
 
 # Encoders of the request fields.
@@ -239,13 +187,13 @@ def encode_web_search(context: ChatContext, tool: WebSearch) -> JsonDict:
     return {**options, **tool.extra}
 
 
-def encode_tool(context: ChatContext, tool: RequestTool) -> FunctionTool | Mapping[str, Any]:
+def encode_tool(context: ChatContext, tool: RequestTool) -> Mapping[str, Any]:
     if isinstance(tool, Mapping):
         return tool
     if not isinstance(tool, ToolSpec):
         raise context.builtin_tool_error(tool)
     strict = context.dialect.strict
-    function: FunctionDefinition = {
+    function: JsonDict = {
         "name": normalize_name(tool.name, MAX_NAME_LENGTH),
         "description": tool.description,
         "parameters": tool_parameters(tool),
@@ -292,29 +240,18 @@ def encode_parallel_tool_calls(context: ChatContext, parallel: bool) -> JsonDict
     return {"parallel_tool_calls": parallel} if _offers_tools(context) else {}
 
 
-def encode_max_tokens(context: ChatContext, limit: int) -> JsonDict:
-    return {context.dialect.limit_key(context.model): limit}
+def send_sampling(name: str) -> FieldEncoder[ChatContext]:
+    """Send temperature or top_p if the model accepts it."""
 
+    def encode(context: ChatContext, value: float) -> JsonDict:
+        model = facts(context.provider, context.model)
+        thinks = context.request.thinking not in (None, ThinkingLevel.OFF)
+        if model.sampling is False or (thinks and model.sampling_with_thinking is False):
+            context.warn(f"{name} was left out: {context.model} does not support sampling settings")
+            return {}
+        return {name: value}
 
-def encode_temperature(context: ChatContext, temperature: float) -> JsonDict:
-    return {"temperature": temperature} if _takes_sampling(context, "temperature") else {}
-
-
-def encode_top_p(context: ChatContext, top_p: float) -> JsonDict:
-    return {"top_p": top_p} if _takes_sampling(context, "top_p") else {}
-
-
-def _takes_sampling(context: ChatContext, name: str) -> bool:
-    model = facts(context.provider, context.model)
-    thinks = context.request.thinking not in (None, ThinkingLevel.OFF)
-    if model.sampling is False or (thinks and model.sampling_with_thinking is False):
-        context.warn(f"{name} was left out: {context.model} does not support sampling settings")
-        return False
-    return True
-
-
-def encode_seed(context: ChatContext, seed: int) -> JsonDict:
-    return {context.dialect.seed_key: seed}
+    return encode
 
 
 def encode_stop(context: ChatContext, stop: Sequence[str]) -> JsonDict:
@@ -379,10 +316,6 @@ def encode_modalities(context: ChatContext, modalities: Sequence[str]) -> JsonDi
     return {"modalities": modalities}
 
 
-def encode_user(context: ChatContext, user: str) -> JsonDict:
-    return {context.dialect.user_key: user}
-
-
 def encode_cache(context: ChatContext, hint: str) -> JsonDict:
     """Request a long lifetime of the vendor's own cache. Breakpoints are encoded with messages."""
     return {**(context.dialect.find_long_cache(context.model) or {})} if hint == "long" else {}
@@ -397,7 +330,7 @@ def encode_output_schema(context: ChatContext, schema: Any) -> JsonDict:
         json_schema = request.output_json_schema or {}
         compiled = compile_schema(json_schema, SCHEMA_DIALECT)
         context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-        encoded: JsonSchema = {"name": schema_name(json_schema), "schema": compiled.plain}
+        encoded: JsonDict = {"name": schema_name(json_schema), "schema": compiled.plain}
         if compiled.strict and dialect.strict:
             encoded["strict"] = True
         return {"response_format": {"type": "json_schema", "json_schema": encoded}}
@@ -428,10 +361,10 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "tools": encode_tools,
     "tool_choice": encode_tool_choice,
     "parallel_tool_calls": encode_parallel_tool_calls,
-    "max_tokens": encode_max_tokens,
-    "temperature": encode_temperature,
-    "top_p": encode_top_p,
-    "seed": encode_seed,
+    "max_tokens": lambda context, limit: {context.dialect.limit_key(context.model): limit},
+    "temperature": send_sampling("temperature"),
+    "top_p": send_sampling("top_p"),
+    "seed": lambda context, seed: {context.dialect.seed_key: seed},
     "stop": encode_stop,
     "logprobs": encode_logprobs,
     "thinking": encode_thinking,  # after the settings that it may displace
@@ -448,15 +381,10 @@ FIELDS: dict[str, FieldEncoder[ChatContext]] = {
     "n": encode_choices,
     "modalities": encode_modalities,
     "service_tier": send_as("service_tier"),
-    "user": encode_user,
+    "user": lambda context, user: {context.dialect.user_key: user},
     "store": send_as("store"),
-    "previous_response_id": drop_unsupported("previous_response_id"),
-    "conversation": drop_unsupported("conversation"),
-    "background": drop_unsupported("background"),
-    "cached_content": drop_unsupported("cached_content"),
-    "safety_settings": drop_unsupported("safety_settings"),
-    "betas": drop_unsupported("betas"),
     "cache": encode_cache,
+    **drop_unsupported("background betas cached_content conversation previous_response_id safety_settings"),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, assert_never, cast
 
 from ...types import (
-    AgentRequest,
     AudioContent,
     CodeContent,
     DiffContent,
@@ -28,23 +27,18 @@ from ...types import (
 )
 from ..encoding import (
     JsonDict,
-    check_extra,
     data_url,
     document_text,
     dump_arguments,
-    dump_json,
     encode_base64,
-    encode_fields,
     normalize_id,
     normalize_name,
-    request_origin,
     search_result_text,
     to_markdown,
 )
-from ..repair import FOREIGN_BLOCK_DROPPED, ForeignThinking, is_own, repair
-from .dialect import API, MAX_NAME_LENGTH, SIGNED_CONTENT, Dialect, Fragment, matches
+from ..repair import FOREIGN_BLOCK_DROPPED, is_own
+from .dialect import MAX_NAME_LENGTH, SIGNED_CONTENT, Fragment, matches
 from .fields import (
-    FIELDS,
     AssistantMessage,
     AudioBlock,
     Block,
@@ -468,29 +462,3 @@ def _mark_last_block(message: M, mark: Fragment) -> M:
     blocks: list[Any] = [encode_text(content)] if isinstance(content, str) else list(cast(list[Block], content))
     blocks[-1] = {**blocks[-1], **mark}
     return cast(M, {**message, "content": blocks})
-
-
-_RESERVED_KEYS = ("messages", "model", "stream")
-
-
-def encode_body(
-    request: AgentRequest, dialect: Dialect, *, stream: bool, foreign_thinking: ForeignThinking = "drop"
-) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body, and warnings about everything left out of it.
-
-    Raises:
-        UnsupportedFeatureError: The API does not support a content part or a field.
-    """
-    check_extra(request, _RESERVED_KEYS)
-    origin = request_origin(dialect.name, API, request.model or "")
-    messages, repairs = repair(request.to_messages(), origin, foreign_thinking)
-    context = ChatContext(request, origin, dialect=dialect)
-    context.warn(*repairs)
-    body = encode_fields(context, FIELDS)
-    if stream:
-        body["stream"] = True
-        if dialect.stream_usage:
-            body["stream_options"] = {"include_usage": True}
-    body.update(request.extra)
-    body["messages"] = MessageEncoder(context).encode(messages)
-    return dump_json(body), tuple(context.warnings)

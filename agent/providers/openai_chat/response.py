@@ -15,7 +15,6 @@ from typing import Any
 from pydantic_core import to_json
 
 from ...engine.wire import parse_finite_json
-from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     AudioContent,
@@ -27,12 +26,11 @@ from ...types import (
     TextContent,
     ThinkingContent,
     ToolCall,
-    ToolSpec,
     Usage,
     VendorContent,
 )
-from ..encoding import JsonDict, normalize_name, original_names, read_arguments, request_origin, tool_parameters
-from ..repair import REPEATED_CALL
+from ..codec import SentTools, choose_unique_id
+from ..encoding import JsonDict, normalize_name, read_arguments, request_origin
 from .dialect import API, MAX_NAME_LENGTH, OPAQUE_KEYS, SIGNED_CONTENT, Dialect
 from .fields import SCHEMA_DIALECT
 
@@ -47,8 +45,6 @@ _PADDED = re.compile(r"[^=]+=*")
 class MessageReader:
     """Decodes the message that answers one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_dialect", "_ids", "_image_origin", "_names", "_origin", "_request", "_strict", "warnings")
-
     def __init__(self, dialect: Dialect, request: AgentRequest, model: str) -> None:
         self._dialect = dialect
         self._ids: set[str] = set()
@@ -57,12 +53,7 @@ class MessageReader:
         # Without an origin, repair moves an image to a user message. Most vendors reject it in an assistant message.
         self._image_origin = self._origin if "images" in dialect.replayed else None
         self._request = request
-        self._names: dict[str, str] = {}
-        self._strict: dict[str, ToolSpec] = {}
-        if request.tools:
-            self._names = original_names(request, MAX_NAME_LENGTH)
-            strict = request.tools if dialect.strict else ()
-            self._strict = {tool.name: tool for tool in strict if isinstance(tool, ToolSpec) and tool.strict}
+        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_choice(self, choice: Mapping[str, Any], body: Mapping[str, Any]) -> JsonDict:
         """Decode a complete choice, as fields of a response."""
@@ -87,14 +78,7 @@ class MessageReader:
         return normalize_finish_reason(raw, called=called, refused=refused)
 
     def unique_id(self, id: str) -> str:
-        """Return an id that no other call of the response has."""
-        unique, number = id, 1
-        while unique in self._ids:
-            number += 1
-            unique = f"{id}#{number}"
-            self.warnings[REPEATED_CALL] = None
-        self._ids.add(unique)
-        return unique
+        return choose_unique_id(id, self._ids, self.warnings)
 
     def is_whole_name(self, name: str) -> bool:
         """Whether a name is that of a tool in the request, and cannot be the beginning of another one's."""
@@ -146,13 +130,9 @@ class MessageReader:
             return ThinkingContent(thinking=thinking, origin=self._origin)
         return ThinkingContent(thinking=thinking, origin=self._origin, provider_data=opaque)
 
-    def original_name(self, name: str) -> str:
-        """The name in the request of a tool that the vendor knows by this name."""
-        return self._names.get(name, name)
-
     def build_call(self, id: str, sent_name: str, arguments: Any, opaque: Mapping[str, Any]) -> ToolCall:
         """Build a complete call. Arguments that are not a JSON object become `invalid_arguments`."""
-        name = self.original_name(sent_name)
+        name = self.tools.original_name(sent_name)
         values: Any = {}
         invalid: str | None = None
         if opaque.get("type") == "custom":
@@ -161,9 +141,8 @@ class MessageReader:
             values, invalid = parse_arguments(arguments)
         else:
             invalid = to_json(arguments, inf_nan_mode="constants").decode()
-        if values and (tool := self._strict.get(name)) is not None:
-            restored = compile_schema(tool_parameters(tool), SCHEMA_DIALECT).restore(values)
-            values = restored if isinstance(restored, dict) else values
+        if self._dialect.strict:
+            values = self.tools.restore(name, values)
         if opaque:
             return ToolCall(
                 id=id, name=name, arguments=values, invalid_arguments=invalid, provider_data=opaque, origin=self._origin
@@ -259,10 +238,10 @@ def split_content(content: Any) -> tuple[str, str, list[dict[str, Any]], list[di
         kind = block.get("type")
         if kind == "thinking":
             inner = block.get("thinking")
-            thinking.append(inner if isinstance(inner, str) else _join_texts(inner))
+            thinking.append(inner if isinstance(inner, str) else join_texts(inner))
         elif kind == "reasoning":
             summary += block.get("summary") or ()
-            thinking.append(_join_texts(block.get("summary")))
+            thinking.append(join_texts(block.get("summary")))
         elif isinstance(block.get("text"), str):
             text.append(block["text"])
         elif kind:
@@ -281,7 +260,7 @@ def summary_data(summary: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {SIGNED_CONTENT: [{"type": "reasoning", "summary": [part]} for part in summary]}
 
 
-def _join_texts(pieces: Any) -> str:
+def join_texts(pieces: Any) -> str:
     return "".join(piece.get("text") or "" for piece in pieces or ())
 
 

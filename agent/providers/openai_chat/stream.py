@@ -6,6 +6,7 @@ Calls end only at the terminal event, so no call of an incomplete stream is exec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_json
@@ -47,80 +48,53 @@ _TEXT_KEYS = frozenset(("content", "role"))
 _THINKING, _TEXT, _REFUSAL, _FIRST_CALL = 0, 1, 2, 3
 
 
+@dataclass(slots=True)
 class _PartialCall:
     """A call whose arguments are still arriving."""
 
-    __slots__ = ("arguments", "id", "name", "number", "opaque", "position", "started", "unique_id")
-
-    def __init__(self, number: Any, position: int) -> None:
-        self.number = number
-        """The vendor's index, which some vendors repeat or leave out."""
-        self.position = position
-        self.id = ""
-        self.unique_id = ""
-        """The id in the response, which differs if several calls have the same."""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.opaque: dict[str, Any] = {}
-        self.started = False
+    number: Any
+    """The vendor's index, which some vendors repeat or leave out."""
+    position: int
+    id: str = ""
+    unique_id: str = ""
+    """The id in the response, which differs if several calls have the same."""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    opaque: dict[str, Any] = field(default_factory=dict)
+    started: bool = False
 
 
+@dataclass(slots=True)
 class _Collected:
     """Everything besides text and calls, collected until the end of the stream."""
 
-    __slots__ = (
-        "annotations",
-        "audio",
-        "audio_pieces",
-        "blocks",
-        "choice",
-        "details",
-        "head",
-        "images",
-        "last",
-        "logprobs",
-        "message",
-        "opaque",
-        "runs",
-        "seen",
-        "sources",
-        "summary",
-        "thoughts",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.opaque: dict[str, Any] = {}
-        self.details: list[dict[str, Any]] = []
-        self.summary: list[list[dict[str, Any]]] = []
-        """Pieces of each part of the reasoning summary, which may be signed."""
-        self.thoughts: list[dict[str, Any]] = []
-        """Thinking blocks of gateways, which may be signed."""
-        self.sources: dict[str, Any] = {}
-        """Sources next to the message; each chunk repeats them."""
-        self.annotations: list[dict[str, Any]] = []
-        self.images: list[dict[str, Any]] = []
-        self.blocks: list[dict[str, Any]] = []
-        self.runs: dict[str, list[Any]] = {}
-        self.audio: dict[str, Any] = {}
-        self.audio_pieces: dict[str, list[str]] = {}
-        """Pieces of the audio's data and transcript."""
-        self.logprobs: list[dict[str, Any]] = []
-        self.seen: set[str] = {*READ_KEYS}
-        self.last: dict[str, Any] = {}
-        """Keys of the chunks so far, and the last chunk."""
-        self.head: dict[str, Any] = {}
-        self.choice: dict[str, Any] = {}
-        self.message: dict[str, Any] = {}
-        """Data of chunks, choices and deltas without a field of its own; later values replace earlier ones."""
+    opaque: dict[str, Any] = field(default_factory=dict)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    summary: list[list[dict[str, Any]]] = field(default_factory=list)
+    """Pieces of each part of the reasoning summary, which may be signed."""
+    thoughts: list[dict[str, Any]] = field(default_factory=list)
+    """Thinking blocks of gateways, which may be signed."""
+    sources: dict[str, Any] = field(default_factory=dict)
+    """Sources next to the message; each chunk repeats them."""
+    annotations: list[dict[str, Any]] = field(default_factory=list)
+    images: list[dict[str, Any]] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    runs: dict[str, list[Any]] = field(default_factory=dict)
+    audio: dict[str, Any] = field(default_factory=dict)
+    audio_pieces: dict[str, list[str]] = field(default_factory=dict)
+    """Pieces of the audio's data and transcript."""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=lambda: {*READ_KEYS})
+    last: dict[str, Any] = field(default_factory=dict)
+    """Keys of the chunks so far, and the last chunk."""
+    head: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
+    message: dict[str, Any] = field(default_factory=dict)
+    """Data of chunks, choices and deltas without a field of its own; later values replace earlier ones."""
 
 
 class ChatDecoder(DecoderBase):
     """Decoder of one stream of chat completion chunks."""
-
-    __slots__ = (
-        "_calls", "_choices", "_collected", "_dialect", "_finish_reason", "_id", "_model", "_raw_finish_reason",
-        "_reader", "_refused", "_started", "_text", "_thinking", "_usage",
-    )  # fmt: skip
 
     def __init__(
         self, dialect: Dialect, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]
@@ -375,7 +349,7 @@ class ChatDecoder(DecoderBase):
         """Report a call whose name is complete, with the arguments so far."""
         call.started = True
         call.unique_id = self._reader.unique_id(str(call.id or generate_call_id(self._id, call.position)))
-        started = ToolCall(id=call.unique_id, name=self._reader.original_name(call.name))
+        started = ToolCall(id=call.unique_id, name=self._reader.tools.original_name(call.name))
         events.append(StreamEvent.tool_call_start(started, index=_FIRST_CALL + call.position, raw=chunk))
         if call.arguments:  # they may come before the name
             self._add_arguments(call, "".join(call.arguments), chunk, events)
@@ -383,7 +357,7 @@ class ChatDecoder(DecoderBase):
     def _add_arguments(
         self, call: _PartialCall, text: str, chunk: dict[str, Any] | None, events: list[StreamEvent]
     ) -> None:
-        name, index = self._reader.original_name(call.name), _FIRST_CALL + call.position
+        name, index = self._reader.tools.original_name(call.name), _FIRST_CALL + call.position
         events.append(StreamEvent.tool_call_delta_event(text, id=call.unique_id, name=name, index=index, raw=chunk))
 
     def _call_for(self, piece: dict[str, Any], function: Mapping[str, Any]) -> _PartialCall:

@@ -1,7 +1,6 @@
 """The Responses API of OpenAI and compatible vendors, such as Azure, xAI and OpenRouter.
 
-A `Dialect` describes a vendor's differences as data, `ModelFeatures` those of models. The vendor stores nothing unless
-the request sets `store`.
+The vendor stores nothing unless the request sets `store`.
 """
 
 from __future__ import annotations
@@ -15,18 +14,9 @@ from ..base import Provider, ProviderFactory
 from ..openai_chat import provider as chat_provider
 from ..openai_chat.codec import with_openai_base_url
 from .codec import ResponsesCodec
-from .dialect import API, MODELS, OPENAI, Dialect, ModelFeatures
+from .models import API
 
-__all__ = [
-    "API",
-    "MODELS",
-    "OPENAI",
-    "WIRE_FORMAT",
-    "Dialect",
-    "ModelFeatures",
-    "ResponsesCodec",
-    "provider",
-]
+__all__ = ["API", "WIRE_FORMAT", "ResponsesCodec", "provider"]
 
 WIRE_FORMAT = WireFormat(
     API, price_list="openai", facts=("openai",), rules="agent.testing.rules.openai_responses:ResponsesRules"
@@ -48,7 +38,7 @@ def provider(name: str) -> ProviderFactory:
         config = with_openai_base_url(config)
         if name == "openai" and config.base_url is not None and not _has_responses_api(config.base_url):
             return chat_provider(name)(config)
-        return ResponsesCodec.from_config(config, name=name)
+        return ResponsesCodec.from_config(config, name)
 
     return make
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from typing_extensions import override
 
 from ... import errors
-from ...engine.wire import Reply, WireRequest, parse_json
+from ...engine.wire import WireRequest
 from ...types import (
     AgentConfig,
     AgentRequest,
@@ -22,14 +22,14 @@ from ...types import (
     ToolCall,
     ToolResult,
 )
-from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, resolve_address
-from ..codec import SHAPE_ERRORS, CodecBase, describe_malformed
+from ..base import NO_ADDRESS, ApiAddress, StreamDecoder, make_capabilities, resolve_address
+from ..codec import CodecBase
 from ..encoding import JsonDict, check_extra, dump_json, encode_fields, request_origin
 from ..failures import request_id
 from ..repair import ForeignThinking, repair
-from .dialect import API, OPENAI, SCHEMA_DIALECT, Dialect
 from .fields import FIELDS, ResponsesContext
 from .messages import ItemEncoder
+from .models import API, SCHEMA_DIALECT
 from .response import ItemReader, as_text, objects_in, read_logprobs, read_metadata, read_usage, stop_reason
 from .stream import ResponsesDecoder
 
@@ -48,7 +48,6 @@ _COUNTED_KEYS = (
 def encode_body(
     request: AgentRequest,
     provider: str,
-    dialect: Dialect,
     foreign_thinking: ForeignThinking = "drop",
     *,
     stream: bool = False,
@@ -59,7 +58,6 @@ def encode_body(
     Args:
         request: The request.
         provider: Name of the provider.
-        dialect: The vendor's dialect.
         foreign_thinking: Whether reasoning of other models is dropped or sent as text.
         stream: Request a stream of events.
         count_tokens: Encode the body for the endpoint that counts tokens, which accepts only the prompt.
@@ -70,12 +68,11 @@ def encode_body(
     check_extra(request, _RESERVED_KEYS)
     continued = any(getattr(request, key) or request.extra.get(key) for key in _CONTINUING_KEYS)
     origin = request_origin(provider, API, request.model or "")
-    context = ResponsesContext(request, origin, dialect=dialect, stored=_is_stored(request, continued=continued))
+    context = ResponsesContext(request, origin, stored=_is_stored(request, continued=continued))
     instructions, messages = _split_instructions(request.to_messages())
-    results: Sequence[Message] = ()
-    if continued:
-        results, messages = _split_leading_results(messages)
-    repaired, repairs = repair(messages, origin, foreign_thinking)
+    # The calls of leading results are in the stored conversation.
+    results = list(takewhile(_has_result, messages)) if continued else []
+    repaired, repairs = repair(messages[len(results) :], origin, foreign_thinking)
     context.warn(*repairs)
     context.drop_all_extra(request.messages)
     items = ItemEncoder(context).encode((*results, *repaired))
@@ -112,14 +109,8 @@ def _split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Mess
     return "", messages
 
 
-def _split_leading_results(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Split off leading results, whose calls are in the stored conversation."""
-    count = 0
-    for message in messages:
-        if not any(isinstance(part, ToolResult) for part in message.parts):
-            break
-        count += 1
-    return messages[:count], messages[count:]
+def _has_result(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
@@ -137,15 +128,17 @@ def _merge_extra(body: JsonDict, extra: Mapping[str, Any]) -> JsonDict:
 
 _PENDING = ("queued", "in_progress")
 """Status of a response that the vendor still processes in the background."""
-BASE_URL = "https://api.openai.com/v1"
+_CAPABILITIES = make_capabilities(system_messages=True, documents=True, token_counting=True, batch=True)
 
 
 class ResponsesCodec(CodecBase):
-    """Codec for one vendor of the Responses API at one address."""
+    """Codec for the Responses API of OpenAI or a compatible vendor."""
 
     api = API
+    idempotency = True
     response_kind = "response"
     schema_dialect: ClassVar[str | None] = SCHEMA_DIALECT
+    count_key: ClassVar[str] = "input_tokens"
 
     def __init__(
         self,
@@ -153,54 +146,29 @@ class ResponsesCodec(CodecBase):
         headers: Mapping[str, str] | None = None,
         *,
         name: str = API,
-        foreign_thinking: Literal["drop", "text"] = "drop",
-        dialect: Dialect = OPENAI,
+        foreign_thinking: ForeignThinking = "drop",
     ) -> None:
-        key = None if address.key is None else address.key.get_secret_value()
-        credentials: dict[str, str] = {}
-        if key is not None:
-            credentials[dialect.key_header] = f"Bearer {key}" if dialect.key_header == "authorization" else key
-        all_headers = {**credentials, **(headers or {})}
-        super().__init__(name, dialect.capabilities, all_headers, () if key is None else (key,))
-        self.dialect = dialect
-        self.idempotency: bool = dialect is OPENAI
+        super().__init__(name, _CAPABILITIES, {**address.credentials(), **(headers or {})}, address.secrets)
         self._foreign_thinking = foreign_thinking
         self._url = f"{address.base_url}/responses"
-        self._query = "" if dialect.api_version is None else f"?api-version={quote(dialect.api_version)}"
 
     @classmethod
-    def from_config(
-        cls,
-        config: AgentConfig,
-        *,
-        name: str = API,
-        dialect: Dialect = OPENAI,
-        base_url: str | None = BASE_URL,
-        key_variables: tuple[str, ...] = ("OPENAI_API_KEY",),
-        base_url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",),
-        key_required: bool = True,
-    ) -> ResponsesCodec:
+    def from_config(cls, config: AgentConfig, name: str = API) -> ResponsesCodec:
         address = resolve_address(
             config,
-            default_base_url=base_url,
-            key_variables=key_variables,
-            base_url_variables=base_url_variables,
-            key_required=key_required,
+            default_base_url="https://api.openai.com/v1",
+            key_variables=("OPENAI_API_KEY",),
+            base_url_variables=("OPENAI_BASE_URL",),
         )
-        return cls(
-            address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking, dialect=dialect
-        )
+        return cls(address, config.headers.reveal(), name=name, foreign_thinking=config.foreign_thinking)
 
     @override
     def with_client(self, client: Any, headers: Mapping[str, str]) -> ResponsesCodec:
-        dialect = replace(self.dialect, api_version=None)  # the client adds it
-        return ResponsesCodec(
-            NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking, dialect=dialect
-        )
+        return ResponsesCodec(NO_ADDRESS, headers, name=self.name, foreign_thinking=self._foreign_thinking)
 
     def encode(self, request: AgentRequest, *, stream: bool) -> WireRequest:
-        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, stream=stream)
-        return WireRequest(self._url + self._query, self._headers, body, self.name, warnings)
+        body, warnings = encode_body(request, self.name, self._foreign_thinking, stream=stream)
+        return WireRequest(self._url, self._headers, body, self.name, warnings)
 
     @override
     def _read_response(self, body: dict[str, Any], headers: Mapping[str, str], request: AgentRequest) -> AgentResponse:
@@ -243,45 +211,26 @@ class ResponsesCodec(CodecBase):
     def encode_retrieve(self, response_id: str, request: AgentRequest) -> WireRequest:
         """Encode the request for a stored response, with the output data that `request` asks for."""
         origin = request_origin(self.name, API, request.model or "")
-        context = ResponsesContext(request, origin, dialect=self.dialect, stored=True)
+        context = ResponsesContext(request, origin, stored=True)
         encode_fields(context, FIELDS)
-        included = [f"include%5B%5D={quote(value)}" for value in context.include]
-        query = "&".join([*([self._query[1:]] if self._query else ()), *included])
+        query = "&".join(f"include%5B%5D={quote(value)}" for value in context.include)
         url = f"{self._url}/{quote(response_id, safe='')}{'?' if query else ''}{query}"
         return WireRequest(url, self._headers, b"", self.name, method="GET")
 
     def encode_cancel(self, response_id: str) -> WireRequest:
-        url = f"{self._url}/{quote(response_id, safe='')}/cancel{self._query}"
+        url = f"{self._url}/{quote(response_id, safe='')}/cancel"
         return WireRequest(url, self._headers, b"", self.name)
 
     def decoder(self, headers: Mapping[str, str], request: AgentRequest) -> StreamDecoder:
         return ResponsesDecoder(self.name, headers, request, self._secrets)
 
     def encode_count(self, request: AgentRequest) -> WireRequest:
-        if not self.dialect.counts_tokens:
-            raise errors.UnsupportedFeatureError(
-                f"{self.name} does not count tokens.",
-                field="provider",
-                fix="Use estimated counts, or a provider that counts tokens.",
-                provider=self.name,
-                model=request.model,
-            )
-        body, warnings = encode_body(request, self.name, self.dialect, self._foreign_thinking, count_tokens=True)
-        url = f"{self._url}/input_tokens{self._query}"
-        return WireRequest(url, self._headers, body, self.name, warnings)
-
-    def decode_count(self, reply: Reply, request: AgentRequest) -> int:
-        if reply.status >= 400:
-            raise self.decode_error(reply, request)
-        try:
-            return int(parse_json(reply.body)["input_tokens"])
-        except SHAPE_ERRORS as error:
-            reason = f"the token count is missing ({describe_malformed(error)})"
-            raise self._protocol_error(reason, reply, request) from None
+        body, warnings = encode_body(request, self.name, self._foreign_thinking, count_tokens=True)
+        return WireRequest(f"{self._url}/input_tokens", self._headers, body, self.name, warnings)
 
     def batch_api(self) -> OpenAIBatches:
         from ..openai_chat.batches import OpenAIBatches  # lazy: only batch jobs need it
         from ..openai_chat.dialect import BatchDialect  # lazy: only batch jobs need it
 
         root = self._url.removesuffix("/responses")
-        return OpenAIBatches(BatchDialect(), root, "/v1/responses", self._headers, self._query)
+        return OpenAIBatches(BatchDialect(), root, "/v1/responses", self._headers)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypeAlias, TypedDict, assert_never, cast
 
 from ...models import ModelFacts, facts
 from ...schemas import compile_schema
-from ...types import RequestTool, ThinkingLevel, ToolSpec, tool_name
+from ...types import (
+    BuiltinTool,
+    CodeExecution,
+    ComputerUse,
+    FileSearch,
+    ImageGeneration,
+    McpConnector,
+    RequestTool,
+    ThinkingLevel,
+    ToolSpec,
+    WebSearch,
+    tool_name,
+)
 from ..encoding import (
     EncodingContext,
     FieldEncoder,
@@ -26,26 +38,29 @@ from ..encoding import (
     send_nested,
     tool_parameters,
 )
-from .builtin_tools import RESULTS, encode_builtin_tool
-from .dialect import EFFORTS, MAX_NAME_LENGTH, SCHEMA_DIALECT, Dialect, Effort, ModelFeatures, features_of
+from .models import EFFORTS, MAX_NAME_LENGTH, SCHEMA_DIALECT, Effort, ModelFeatures, features_of
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 
+COMPUTER = "computer"
+"""Name of calls of the computer tool."""
+_PREVIEW = "computer-use-preview"
+"""Part of the names of models with the first version of the computer tool."""
+RESULTS = {
+    "web_search": "web_search_call.action.sources",
+    "code_interpreter": "code_interpreter_call.outputs",
+    "file_search": "file_search_call.results",
+}
+"""Values of `include` that request the results of tools, by the type of the tool."""
+
 LONG_CACHE = "cache='long' was left out: the model has a fixed cache lifetime"
 
 _CACHE_KEY = re.compile(r".{1,64}", re.S)
+_MIN_OUTPUT_TOKENS = 16
 _MAX_METADATA_PAIRS = 16
 _MAX_METADATA_KEY_LENGTH = 64
 _MAX_METADATA_VALUE_LENGTH = 512
-_EFFORTS: dict[ThinkingLevel, Effort] = {
-    ThinkingLevel.OFF: "none",
-    ThinkingLevel.MINIMAL: "minimal",
-    ThinkingLevel.LOW: "low",
-    ThinkingLevel.MEDIUM: "medium",
-    ThinkingLevel.HIGH: "high",
-    ThinkingLevel.XHIGH: "xhigh",
-}
 
 
 # Request types, as in the API reference. Items that are sent back may have more keys.
@@ -164,15 +179,6 @@ class ComputerOutput(TypedDict, total=False):
     acknowledged_safety_checks: Sequence[Mapping[str, Any]]
 
 
-class GeneratedImage(TypedDict, total=False):
-    """An image that the vendor's tool generated."""
-
-    type: Required[Literal["image_generation_call"]]
-    id: Required[str]
-    status: Required[str]
-    result: Required[str]
-
-
 class CallOutput(TypedDict, total=False):
     type: Required[Literal["function_call_output", "custom_tool_call_output"]]
     call_id: Required[str]
@@ -181,27 +187,7 @@ class CallOutput(TypedDict, total=False):
 
 
 Call: TypeAlias = FunctionCall | CustomCall | ComputerCall
-InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | Call | GeneratedImage | CallOutput | ComputerOutput
-
-
-class FunctionTool(TypedDict, total=False):
-    type: Required[Literal["function"]]
-    name: Required[str]
-    description: str
-    parameters: Required[dict[str, Any]]
-    strict: Required[bool]
-
-
-class ReasoningConfig(TypedDict, total=False):
-    effort: Required[Effort]
-    summary: Literal["auto"]
-
-
-class JsonSchemaFormat(TypedDict):
-    type: Literal["json_schema"]
-    name: str
-    schema: Mapping[str, Any]
-    strict: bool
+InputItem: TypeAlias = EasyMessage | OutputMessage | Reasoning | Call | CallOutput | ComputerOutput
 
 
 # Encoders of the request fields.
@@ -209,9 +195,8 @@ class JsonSchemaFormat(TypedDict):
 
 @dataclass(slots=True, kw_only=True)
 class ResponsesContext(EncodingContext):
-    """Encoding context with a dialect and the model's features."""
+    """Encoding context with the model's features."""
 
-    dialect: Dialect
     stored: bool
     """Whether the vendor stores the response."""
     features: ModelFeatures = field(init=False)
@@ -220,9 +205,9 @@ class ResponsesContext(EncodingContext):
     """Additional output data to request."""
 
     def __post_init__(self) -> None:
-        self.features = features_of(self.model, self.dialect.models)
-        self.facts = facts(self.dialect.model_provider, self.model)
-        self.include = [ENCRYPTED_REASONING] if self.can_reason and self.dialect.encrypted_reasoning else []
+        self.features = features_of(self.model)
+        self.facts = facts("openai", self.model)
+        self.include = [ENCRYPTED_REASONING] if self.can_reason else []
 
     @property
     def can_reason(self) -> bool:
@@ -252,16 +237,80 @@ def encode_tool(context: ResponsesContext, tool: RequestTool) -> Mapping[str, An
         compiled = compile_schema(parameters, SCHEMA_DIALECT)
         parameters, strict = compiled.plain, compiled.strict
         context.warn(*(f"tool {tool.name}: {lost}" for lost in compiled.lost))
-    encoded: FunctionTool = {
-        "type": "function",
-        "name": normalize_name(tool.name, MAX_NAME_LENGTH),
-        "description": tool.description,
-        "parameters": parameters,
-        "strict": strict,
-    }
-    if not tool.description:
-        del encoded["description"]
+    encoded: JsonDict = {"type": "function", "name": normalize_name(tool.name, MAX_NAME_LENGTH)}
+    if tool.description:
+        encoded["description"] = tool.description
+    return {**encoded, "parameters": parameters, "strict": strict, **tool.extra}
+
+
+def encode_builtin_tool(context: ResponsesContext, tool: BuiltinTool) -> JsonDict:
+    encoded: JsonDict
+    match tool:
+        case WebSearch():
+            context.drop_tool_settings(tool, "allowed_domains", "user_location", "context_size")
+            encoded = _encode_web_search(tool)
+        case CodeExecution():
+            created: JsonDict = {"type": "auto"}
+            if tool.file_ids and tool.container is None:
+                created["file_ids"] = list(tool.file_ids)
+            elif tool.file_ids:
+                context.drop_tool_settings(tool, "container")
+            encoded = {"type": "code_interpreter", "container": tool.container or created}
+        case FileSearch() if not isinstance(tool.filters, str):
+            encoded = {"type": "file_search", "vector_store_ids": list(tool.stores)}
+            if tool.max_results is not None:
+                encoded["max_num_results"] = tool.max_results
+            if tool.filters is not None:
+                encoded["filters"] = tool.filters
+        case ComputerUse() if _PREVIEW in context.model:
+            encoded = {"type": "computer_use_preview", "environment": tool.environment}
+            encoded |= {"display_width": tool.width, "display_height": tool.height}
+        case ComputerUse():
+            context.drop_tool_settings(tool)
+            encoded = {"type": COMPUTER}
+        case McpConnector():
+            encoded = _encode_mcp(tool)
+        case ImageGeneration():
+            settings = ("model", "size", "quality", "background", "partial_images")
+            encoded = {"type": "image_generation", **_pick(tool, *settings)}
+            if tool.format is not None:
+                encoded["output_format"] = tool.format
+        case FileSearch():
+            raise context.feature_error(
+                f"{context.provider} does not support a filter in text for file_search.",
+                field="tools",
+                fix="Pass a dict, such as {'type': 'eq', 'key': 'year', 'value': 2026}.",
+            )
+        case _:
+            assert_never(tool)
     return {**encoded, **tool.extra}
+
+
+def _encode_web_search(tool: WebSearch) -> JsonDict:
+    encoded: JsonDict = {"type": "web_search"}
+    if tool.allowed_domains:
+        encoded["filters"] = {"allowed_domains": list(tool.allowed_domains)}
+    if tool.user_location is not None:
+        encoded["user_location"] = {"type": "approximate", **tool.user_location.to_dict()}
+    if tool.context_size is not None:
+        encoded["search_context_size"] = tool.context_size
+    return encoded
+
+
+def _encode_mcp(tool: McpConnector) -> JsonDict:
+    encoded: JsonDict = {"type": "mcp", "server_label": tool.label, **_pick(tool, "connector_id", "require_approval")}
+    if tool.url is not None:
+        encoded["server_url"] = tool.url
+    if tool.token is not None:
+        encoded["authorization"] = tool.token.get_secret_value()
+    if tool.allowed_tools:
+        encoded["allowed_tools"] = list(tool.allowed_tools)
+    return encoded
+
+
+def _pick(tool: BuiltinTool, *settings: str) -> JsonDict:
+    """Return the settings that are set."""
+    return {name: value for name in settings if (value := getattr(tool, name)) is not None}
 
 
 def encode_tool_choice(context: ResponsesContext, choice: str) -> JsonDict:
@@ -283,25 +332,21 @@ def _find_tool(context: ResponsesContext, name: str) -> JsonDict:
 
 
 def encode_max_tokens(context: ResponsesContext, limit: int) -> JsonDict:
-    lowest = context.dialect.min_output_tokens
-    if limit < lowest:
-        context.warn(f"max_tokens={limit} is below the API's minimum: {lowest} was sent")
-    return {"max_output_tokens": max(limit, lowest)}
+    if limit < _MIN_OUTPUT_TOKENS:
+        context.warn(f"max_tokens={limit} is below the API's minimum: {_MIN_OUTPUT_TOKENS} was sent")
+    return {"max_output_tokens": max(limit, _MIN_OUTPUT_TOKENS)}
 
 
 def encode_thinking(context: ResponsesContext, level: ThinkingLevel) -> JsonDict:
     effort = _choose_effort(context, level)
     if effort is None:
         return {}
-    config: ReasoningConfig = {"effort": effort}
-    if effort != "none":
-        config["summary"] = "auto"
-    return {"reasoning": config}
+    return {"reasoning": {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}}
 
 
 def _choose_effort(context: ResponsesContext, level: ThinkingLevel) -> Effort | None:
     """The model's effort for a level, else its next higher one or its highest."""
-    effort = _EFFORTS[level]
+    effort = cast(Effort, "none" if level is ThinkingLevel.OFF else level.value)
     if not context.can_reason:
         if effort != "none":
             context.warn(f"thinking was left out: {context.model} does not reason")
@@ -319,21 +364,13 @@ def encode_output_schema(context: ResponsesContext, schema: Any) -> JsonDict:
     json_schema = context.request.output_json_schema or {}
     compiled = compile_schema(json_schema, SCHEMA_DIALECT)
     context.warn(*(f"output_schema: {lost}" for lost in compiled.lost))
-    encoded: JsonSchemaFormat = {
-        "type": "json_schema",
-        "name": schema_name(json_schema),
-        "schema": compiled.plain,
-        "strict": compiled.strict,
-    }
-    return {"format": encoded}
+    schema_format = {"name": schema_name(json_schema), "schema": compiled.plain, "strict": compiled.strict}
+    return {"format": {"type": "json_schema", **schema_format}}
 
 
-def encode_temperature(context: ResponsesContext, temperature: float) -> JsonDict:
-    return {"temperature": temperature} if _takes_sampling(context, "temperature") else {}
-
-
-def encode_top_p(context: ResponsesContext, top_p: float) -> JsonDict:
-    return {"top_p": top_p} if _takes_sampling(context, "top_p") else {}
+def send_sampling(name: str) -> FieldEncoder[ResponsesContext]:
+    """Send temperature or top_p if the model accepts it."""
+    return lambda context, value: {name: value} if _takes_sampling(context, name) else {}
 
 
 def encode_logprobs(context: ResponsesContext, alternatives: int) -> JsonDict:
@@ -354,17 +391,14 @@ def _takes_sampling(context: ResponsesContext, name: str) -> bool:
 
 
 def encode_session_id(context: ResponsesContext, session_id: str) -> JsonDict:
-    if not context.dialect.cache_settings or not session_id:
-        return {}
-    return {"prompt_cache_key": normalize_id(session_id, _CACHE_KEY, 64)}
+    return {"prompt_cache_key": normalize_id(session_id, _CACHE_KEY, 64)} if session_id else {}
 
 
 def encode_cache(context: ResponsesContext, hint: str) -> JsonDict:
     """Request a long cache lifetime. The vendor caches prompts automatically."""
     if hint != "long":
         return {}
-    lifetime = context.features.long_cache if context.dialect.cache_settings else None
-    match lifetime:
+    match context.features.long_cache:
         case "retention":
             return {"prompt_cache_retention": "24h"}
         case "ttl":
@@ -402,17 +436,15 @@ def encode_background(context: ResponsesContext, background: bool) -> JsonDict:
 
 
 def encode_metadata(context: ResponsesContext, metadata: Mapping[str, Any]) -> JsonDict:
-    if not context.dialect.metadata:
-        return {}
-    accepted = [(key, value) for key, value in metadata.items() if _is_metadata(key, value)]
+    accepted = [
+        (key, value)
+        for key, value in metadata.items()
+        if len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
+    ]
     sent = dict(accepted[:_MAX_METADATA_PAIRS])
     if len(sent) < len(metadata):
         context.warn("part of metadata was left out: the API supports 16 strings of 512 characters")
     return {"metadata": sent} if sent else {}
-
-
-def _is_metadata(key: str, value: Any) -> bool:
-    return len(key) <= _MAX_METADATA_KEY_LENGTH and isinstance(value, str) and len(value) <= _MAX_METADATA_VALUE_LENGTH
 
 
 FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
@@ -424,20 +456,15 @@ FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
     "thinking": encode_thinking,
     "output_schema": send_nested("text", encode_output_schema),
     "output_mode": drop_silently,
-    "temperature": encode_temperature,  # after thinking, which may displace it
-    "top_p": encode_top_p,
+    "temperature": send_sampling("temperature"),  # after thinking, which may displace it
+    "top_p": send_sampling("top_p"),
     "logprobs": encode_logprobs,
     "session_id": encode_session_id,
     "cache": encode_cache,
     "metadata": encode_metadata,
     "stop": drop_with_warning("stop was left out: the Responses API does not support it"),
     "seed": drop_with_warning("seed was left out: the Responses API does not support it"),
-    "thinking_budget": drop_unsupported("thinking_budget"),
     "verbosity": send_nested("text", encode_verbosity),
-    "top_k": drop_unsupported("top_k"),
-    "frequency_penalty": drop_unsupported("frequency_penalty"),
-    "presence_penalty": drop_unsupported("presence_penalty"),
-    "logit_bias": drop_unsupported("logit_bias"),
     "n": refuse_choices,
     "modalities": drop_modalities,
     "service_tier": send_as("service_tier"),
@@ -446,9 +473,9 @@ FIELDS: dict[str, FieldEncoder[ResponsesContext]] = {
     "previous_response_id": send_as("previous_response_id"),
     "conversation": encode_conversation,
     "background": encode_background,
-    "cached_content": drop_unsupported("cached_content"),
-    "safety_settings": drop_unsupported("safety_settings"),
-    "betas": drop_unsupported("betas"),
+    **drop_unsupported(
+        "betas cached_content frequency_penalty logit_bias presence_penalty safety_settings thinking_budget top_k"
+    ),
     "deadline": drop_silently,
 }
 ENCODED_ELSEWHERE = frozenset(("input", "messages", "system", "extra"))

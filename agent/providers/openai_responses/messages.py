@@ -41,14 +41,12 @@ from ..encoding import (
     to_markdown,
 )
 from ..repair import FOREIGN_BLOCK_DROPPED, is_own
-from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH
 from .fields import (
     Call,
     CallOutput,
     ComputerCall,
     ComputerOutput,
     EasyMessage,
-    GeneratedImage,
     InputBlock,
     InputFile,
     InputImage,
@@ -61,6 +59,7 @@ from .fields import (
     Screenshot,
     encode_cache,
 )
+from .models import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH
 
 FAILED = "The tool failed."
 """Text before the output of a failed tool; the API has no field for it."""
@@ -206,7 +205,7 @@ class ItemEncoder:
             case VendorContent():
                 _add_vendor_item(part, items)
             case ImageContent() if part.image_data is not None and (data := self._own_data(part)):
-                items.append(cast(GeneratedImage, {**data, "result": encode_base64(part.image_data)}))
+                items.append(cast(InputItem, {**data, "result": encode_base64(part.image_data)}))
             case (
                 ToolResult()
                 | ImageContent()

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ...schemas import compile_schema
 from ...types import (
     AgentRequest,
     Citation,
@@ -24,16 +23,15 @@ from ...types import (
     TextContent,
     ThinkingContent,
     ToolCall,
-    ToolSpec,
     Usage,
     VendorContent,
 )
 from .. import codec
-from ..encoding import JsonDict, original_names, tool_parameters
+from ..encoding import JsonDict
 from ..openai_chat.response import as_mapping, first_number, generate_call_id, parse_arguments, read_cost, read_token
 from ..repair import REPEATED_CALL
-from .builtin_tools import COMPUTER
-from .dialect import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
+from .fields import COMPUTER
+from .models import COMPUTER_CALL, CUSTOM, MAX_NAME_LENGTH, SCHEMA_DIALECT
 
 CALLS = ("function_call", "custom_tool_call", COMPUTER_CALL)
 _ACTION_KEYS = ("action", "actions", "pending_safety_checks")
@@ -45,12 +43,9 @@ _REASONING_KEYS = frozenset(("type", "id", "summary", "encrypted_content", "stat
 class ItemReader:
     """Decodes the items that answer one request, with the tool names and schemas of that request."""
 
-    __slots__ = ("_names", "_origin", "_positions", "_strict", "response_id", "warnings")
-
     def __init__(self, request: AgentRequest, origin: Origin) -> None:
         self._origin = origin
-        self._names = original_names(request, MAX_NAME_LENGTH) if request.tools else {}
-        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+        self._tools = codec.SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
         self.response_id: str = ""
         self._positions: dict[str, int] = {}
         """Positions of calls, by id."""
@@ -136,8 +131,7 @@ class ItemReader:
                 invalid = _write_value(arguments)
             else:
                 values, invalid = parse_arguments(arguments)
-            if invalid is None and name in self._strict:
-                values = compile_schema(tool_parameters(self._strict[name]), SCHEMA_DIALECT).restore(values)
+            values = self._tools.restore(name, values)
         return ToolCall(
             id=self.call_id(item, position),
             name=name,
@@ -151,7 +145,7 @@ class ItemReader:
     def call_name(self, item: Mapping[str, Any]) -> str:
         """The tool's name in the request."""
         sent = item.get("name") or (COMPUTER if item.get("type") == COMPUTER_CALL else "")
-        return self._names.get(sent, sent)
+        return self._tools.original_name(sent)
 
     def call_id(self, item: Mapping[str, Any], position: int) -> str:
         """The call's id. It gets a number if another call of the response has it."""

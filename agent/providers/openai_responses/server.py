@@ -36,7 +36,7 @@ from ..server_dialect import (
     usage_or_zero,
 )
 from ..server_stream import Block, BlockEncoder
-from .dialect import API, COMPUTER_CALL
+from .models import API, COMPUTER_CALL
 from .server_requests import RequestReader
 
 _REASONS: Mapping[str, str] = {

@@ -31,7 +31,7 @@ from ..server_dialect import (
     simplify_content,
     with_title,
 )
-from .dialect import API
+from .models import API
 from .response import block_item, message_data, read_citation, read_reasoning
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import override
@@ -20,7 +21,7 @@ from ...types import AgentRequest, AgentResponse, ImageContent, RefusalContent, 
 from ..codec import SHAPE_ERRORS, DecoderBase
 from ..encoding import request_origin
 from ..failures import request_id
-from .dialect import API
+from .models import API
 from .response import (
     CALLS,
     ItemReader,
@@ -44,29 +45,25 @@ _PROGRESS = re.compile(
 """Types of events about a tool that runs at the vendor: the tool, and its status."""
 
 
+@dataclass(slots=True)
 class _PartialItem:
     """An incomplete output item."""
 
-    __slots__ = (
-        "annotations", "data", "done", "logprobs", "numbers", "pieces", "refusals", "started", "summarized", "texts",
-    )  # fmt: skip
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
-        self.done = False
-        self.started = False
-        self.summarized = False
-        """Whether `pieces` are a summary of the reasoning."""
-        self.numbers: dict[Any, int] = {}
-        """Numbers of content blocks by the vendor's index, which may not start at zero."""
-        self.texts: dict[int, list[str]] = {}
-        """Deltas of text or refusals, by number of the block."""
-        self.refusals: set[int] = set()
-        """Numbers of the blocks that are refusals."""
-        self.annotations: dict[int, list[Any]] = {}
-        self.logprobs: dict[int, list[Any]] = {}
-        self.pieces: list[str] = []
-        """Deltas of an item without blocks: reasoning, arguments."""
+    data: dict[str, Any]
+    done: bool = False
+    started: bool = False
+    summarized: bool = False
+    """Whether `pieces` are a summary of the reasoning."""
+    numbers: dict[Any, int] = field(default_factory=dict)
+    """Numbers of content blocks by the vendor's index, which may not start at zero."""
+    texts: dict[int, list[str]] = field(default_factory=dict)
+    """Deltas of text or refusals, by number of the block."""
+    refusals: set[int] = field(default_factory=set)
+    """Numbers of the blocks that are refusals."""
+    annotations: dict[int, list[Any]] = field(default_factory=dict)
+    logprobs: dict[int, list[Any]] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
+    """Deltas of an item without blocks: reasoning, arguments."""
 
     def number(self, content_index: Any) -> int:
         return self.numbers.setdefault(content_index, len(self.numbers))
@@ -74,8 +71,6 @@ class _PartialItem:
 
 class ResponsesDecoder(DecoderBase):
     """Decoder of one stream of the Responses API."""
-
-    __slots__ = ("_called", "_id", "_items", "_model", "_moved", "_reader", "_refused", "_started")
 
     def __init__(self, name: str, headers: Mapping[str, str], request: AgentRequest, secrets: tuple[str, ...]) -> None:
         super().__init__(name, headers, request, secrets)

@@ -93,7 +93,7 @@ _MEDIA_TYPES = {
 """Media types by extension."""
 
 
-class ContentsEncoder:
+class MessageEncoder:
     """Encodes the messages of one request."""
 
     def __init__(self, context: GeminiContext) -> None:
@@ -137,7 +137,7 @@ class ContentsEncoder:
             elif role is system:
                 parts = self.encode_instructions([message])
             else:
-                parts = self._encode_user_parts(content)
+                parts = [part for part in map(self._encode_user_part, content) if part != _EMPTY]
             self._add_turn(contents, "model" if role is assistant else "user", parts)
         if results:
             self._add_turn(contents, "user", self._encode_results(results, calls))
@@ -175,10 +175,6 @@ class ContentsEncoder:
                 raise self._context.part_error(part, "in a system message; only text is supported")
             case _:
                 assert_never(part)
-
-    def _encode_user_parts(self, parts: Sequence[Part]) -> list[PartParam]:
-        encoded = map(self._encode_user_part, parts)
-        return [part for part in encoded if part != _EMPTY]
 
     def _encode_user_part(self, part: Part) -> PartParam:
         match part:
@@ -219,7 +215,10 @@ class ContentsEncoder:
                 text: TextPart = {"text": part.text}
                 return self._sign(text, part, part.signature)
             case ThinkingContent():
-                return self._encode_thinking(part)
+                if not part.thinking and not part.signature:
+                    return None
+                thought: TextPart = {"text": part.thinking, "thought": True}
+                return self._sign(thought, part, part.signature)
             case ToolCall():
                 return self._encode_call(part)
             case RefusalContent():
@@ -236,12 +235,6 @@ class ContentsEncoder:
                 raise self._context.part_error(part, "in an assistant's message")
             case _:
                 assert_never(part)
-
-    def _encode_thinking(self, part: ThinkingContent) -> TextPart | None:
-        if not part.thinking and not part.signature:
-            return None
-        thought: TextPart = {"text": part.thinking, "thought": True}
-        return self._sign(thought, part, part.signature)
 
     def _encode_call(self, call: ToolCall) -> FunctionCallPart:
         function: FunctionCall = {"name": normalize_function_name(call.name), "args": {**call.arguments}}
@@ -320,7 +313,9 @@ class ContentsEncoder:
     def _encode_media(self, part: Media) -> TextPart | MediaPart:
         match part:
             case ImageContent():
-                return self._encode_image(part)
+                if part.detail not in (None, "auto"):
+                    self._context.warn(NO_DETAIL)
+                return self._encode_data(part)
             case AudioContent():
                 return _encode_blob(part.data, _media_type(part))
             case DocumentContent():
@@ -363,11 +358,6 @@ class ContentsEncoder:
     def _search_result_text(self, part: SearchResultContent) -> str:
         self._context.drop_citation_settings(part)
         return search_result_text(part)
-
-    def _encode_image(self, part: ImageContent) -> MediaPart:
-        if part.detail not in (None, "auto"):
-            self._context.warn(NO_DETAIL)
-        return self._encode_data(part)
 
     def _encode_document(self, part: DocumentContent) -> TextPart | MediaPart:
         self._context.drop_citation_settings(part)

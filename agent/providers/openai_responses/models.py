@@ -1,13 +1,14 @@
-"""Dialects of the Responses API: differences between vendors and models as data."""
+"""Differences between models of the Responses API, as data.
+
+The first row whose pattern matches the start of a model's name applies.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
-
-from ...types import ProviderCapabilities
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -55,16 +56,14 @@ MODELS: tuple[ModelFeatures, ...] = (
     ModelFeatures(r"gpt-oss|codex-mini", _LOW_TO_HIGH),
     ModelFeatures(r"grok-3-mini", ("low", "high")),
 )
-"""Features of known models; the first match is used."""
-
 UNKNOWN_MODEL = ModelFeatures("")
 
 
 @lru_cache(512)
-def features_of(model: str, models: tuple[ModelFeatures, ...] = MODELS) -> ModelFeatures:
+def features_of(model: str) -> ModelFeatures:
     """Find the features of a model, with or without a prefix (`openai/gpt-5`, `openai.gpt-oss-20b`)."""
     name = model.lower().rpartition("/")[2].removeprefix("openai.")
-    return next((features for features in models if re.match(features.models, name)), UNKNOWN_MODEL)
+    return next((features for features in MODELS if re.match(features.models, name)), UNKNOWN_MODEL)
 
 
 API = "openai-responses"
@@ -75,44 +74,3 @@ CUSTOM = "custom"
 """`provider_data["type"]` of a custom tool call, whose input is text."""
 COMPUTER_CALL = "computer_call"
 """`provider_data["type"]` of a call of the computer tool."""
-
-
-def _capabilities() -> ProviderCapabilities:
-    return ProviderCapabilities(
-        streaming=True,
-        tools=True,
-        structured_output=True,
-        json_mode=True,
-        vision=True,
-        system_messages=True,
-        native_schema_output=True,
-        thinking=True,
-        documents=True,
-        token_counting=True,
-        batch=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The Responses API as one vendor implements it. The defaults are OpenAI's."""
-
-    model_provider: str = "openai"
-    """The provider under which `agent.models` lists these models."""
-    models: tuple[ModelFeatures, ...] = MODELS
-    key_header: str = "authorization"
-    """Header for the key; in `authorization` it follows `Bearer`."""
-    api_version: str | None = None
-    """Sent as `api-version` in the query."""
-    encrypted_reasoning: bool = True
-    """Returns encrypted reasoning, so that the vendor need not store it."""
-    cache_settings: bool = True
-    """Accepts a prompt cache key and a cache lifetime."""
-    metadata: bool = True
-    min_output_tokens: int = 16
-    """Lowest output limit that the vendor accepts."""
-    counts_tokens: bool = True
-    capabilities: ProviderCapabilities = field(default_factory=_capabilities)
-
-
-OPENAI = Dialect()
