@@ -348,13 +348,12 @@ def merge_tools(targets: Sequence[Target], response: AgentResponse | None) -> li
     return list(tools.values())
 
 
-def update_rate_limits(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
-    """Update the rate limits of a target from the headers of a response."""
-    if not headers:
-        return
-    read = _find_limit_reader(tuple(headers))
-    if read is not None:
+def update_rate_limits(target: Target, headers: Mapping[str, str] | None, now: float) -> bool:
+    """Update the rate limits of a target from the headers of a response. Returns whether they hold any."""
+    read = _find_limit_reader(tuple(headers)) if headers else None
+    if headers and read is not None:
         target.limiter.update_from_vendor(*read(headers, now))
+    return read is not None
 
 
 @lru_cache(maxsize=256)
