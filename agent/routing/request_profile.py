@@ -207,7 +207,7 @@ def exclude_too_expensive(
     cost = profile.estimate_cost(target)
     if cost is None:
         return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None
-    refusal = None if is_shared else ledger.find_refusal(cost.expected, profile.request.metadata, now)
+    refusal = None if is_shared else ledger.find_refusal(*cost, profile.request.metadata, now)
     if refusal is None:
         return None
     return Exclusion(f"expected to cost ${cost.expected:.6f}; {refusal}", refusal.seconds, money=True)

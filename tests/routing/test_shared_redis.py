@@ -52,7 +52,7 @@ def own_server() -> Iterator[RedisServer]:
 def run_workers(server: ExternalServer, count: int, **settings: Any) -> list[Any]:
     """Run worker processes that begin together, and return their reports."""
     settings = {"url": server.url, "name": make_name(), **settings}
-    settings["state"] = {"timeout": 20.0, **settings.get("state", {})}  # the machine may be busy
+    settings["state"] = {"timeout": 20.0, **settings.get("state", {})}
     command = [sys.executable, "-m", "tests.routing.shared_worker", json.dumps(settings)]
     pipe = subprocess.PIPE
     workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
@@ -97,7 +97,7 @@ def test_processes_stay_within_their_rates_and_use_them(server: ExternalServer) 
 
 def test_exactly_one_process_probes(server: ExternalServer) -> None:
     """The only target is tried by the others too, but not as a probe."""
-    count = 8 if FULL else 4
+    count = 8
     reports = run_workers(server, count, probes=1.0, max_wait=0.0)
     reasons: Counter[str] = sum((Counter(report["reasons"]) for report in reports), Counter())
     assert reasons == {"half-open probe": 1, "no target is healthy": count - 1}
