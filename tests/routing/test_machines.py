@@ -140,6 +140,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.spent[owner] += cost
             self.confirmed[owner] = 0 if cost > expected else self.confirmed[owner] + 1
             self.most_confirmed[owner] = max(self.most_confirmed[owner], self.confirmed[owner])
+            if not self.spent[owner] and not any(owner in ("", one[0]) for one in self.held.values()):
+                self.confirmed[owner] = 0  # the account is forgotten
 
     @invariant()
     def costs_are_added_up_exactly(self) -> None:
