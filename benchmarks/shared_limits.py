@@ -5,6 +5,7 @@ python -m benchmarks.shared_limits
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,10 +16,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent import Agent, Router, Target
+from agent.routing.redis_state import RedisState
+from agent.types import SpendLimit
 from benchmarks import environments, workload
 from benchmarks.contestants import ROOT
 from benchmarks.environments import Environment
+from benchmarks.routing import Immediate
 from benchmarks.server import run_server
+from benchmarks.workers.shared_limits import MAX_TOKENS
 from tests.support.redis_server import ExternalServer, open_server
 
 ENVIRONMENT = "litellm-redis"
@@ -30,6 +36,8 @@ FLIGHTS = 16
 COST = (workload.USAGE[0] * 2.5 + workload.USAGE[1] * 10) / 1e6
 """Dollars of a response of gpt-4o."""
 ROUNDS = 8
+ADDED = 150.0
+"""CPU microseconds that Redis may add to a call with one in flight."""
 _QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "CRITICAL", "NO_PROXY": "127.0.0.1"}
 _NO_LIMIT: dict[str, Any] = {"rpm": None, "tpm": None, "budget": None, "max_wait": 0.0}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -42,6 +50,47 @@ LIMITS: dict[str, dict[str, Any]] = {
     "budget": {"budget": (ALLOWED + 0.5) * COST, "max_wait": 30.0},
     "rpm": {"rpm": ALLOWED},
 }
+
+
+def make_limited_router(state: Any) -> Router:
+    """Return a router with all limits, on a transport that responds immediately."""
+    transport: Any = Immediate()
+    agent = Agent("openai-chat:gpt-4o", api_key="sk-test", transport=transport)
+    target = Target(agent, name="gpt", rpm=10**7, tpm=10**10, concurrency=1000)
+    return Router([target], name=os.urandom(4).hex(), state=state, spend=SpendLimit(dollars=1e6))
+
+
+def overhead(url: str, blocks: int = 200, calls: int = 10) -> dict[str, tuple[float, float]]:
+    """Return the CPU microseconds that Redis adds to a call, and those of a call with local limits.
+
+    Local and shared routers take turns; the least of all blocks counts. The background thread is included.
+    """
+    local, shared = make_limited_router(None), make_limited_router(RedisState(url, timeout=5.0))
+
+    async def acall(router: Router) -> None:
+        await router.acomplete(workload.QUESTION, max_tokens=MAX_TOKENS)
+
+    async def measure_async() -> list[tuple[float, float]]:
+        return [(await measure(local), await measure(shared)) for _ in range(blocks)]
+
+    async def measure(router: Router) -> float:
+        started = time.process_time_ns()
+        for _ in range(calls):
+            await acall(router)
+        return (time.process_time_ns() - started) / calls / 1000
+
+    def measure_sync(router: Router) -> float:
+        started = time.process_time_ns()
+        for _ in range(calls):
+            router.complete(workload.QUESTION, max_tokens=MAX_TOKENS)
+        return (time.process_time_ns() - started) / calls / 1000
+
+    costs = {
+        "sync": [(measure_sync(local), measure_sync(shared)) for _ in range(blocks)],
+        "async": asyncio.run(measure_async()),
+    }
+    least = {form: [min(column) for column in zip(*pairs, strict=True)] for form, pairs in costs.items()}
+    return {form: (with_redis - alone, alone) for form, (alone, with_redis) in least.items()}
 
 
 class Worker:
@@ -146,6 +195,7 @@ def measure(places: dict[str, Environment], rounds: int = ROUNDS) -> dict[str, A
         pythons["litellm"] = litellm.python
     redis = open_server()
     try:
+        added = overhead(redis.url)
         with run_server() as server:
             cpu = measure_cpu(pythons, server, redis.url, rounds)
             sent = []
@@ -155,7 +205,10 @@ def measure(places: dict[str, Environment], rounds: int = ROUNDS) -> dict[str, A
                     sent.append(count_sent(library, python, server, redis.url, limit))
     finally:
         redis.close()
-    return {"cpu": cpu, "sent": sent, "requests": PROCESSES * REQUESTS, "allowed": ALLOWED, "absent": litellm.reason}
+    return {
+        "added": {form: [round(more), round(alone)] for form, (more, alone) in added.items()},
+        "cpu": cpu, "sent": sent, "requests": PROCESSES * REQUESTS, "allowed": ALLOWED, "absent": litellm.reason,
+    }  # fmt: skip
 
 
 def format_tables(result: dict[str, Any]) -> str:
@@ -169,6 +222,9 @@ def format_tables(result: dict[str, Any]) -> str:
     for variant in VARIANTS:
         cells = [f"{costs[name, variant, place]:,}" for name in libraries for place in ("memory", "redis")]
         lines.append(f"| {variant} | {' | '.join(cells)} |")
+    lines.append("")
+    for form, (more, alone) in result["added"].items():
+        lines.append(f"Redis adds {more} µs to a {form} call with all limits and no network, which takes {alone} µs.")
     lines += [
         "",
         f"| Sent by four processes, of {result['requests']} | limit | " + " | ".join(libraries) + " |",

@@ -216,12 +216,16 @@ class Target:
         completion = round(usual if request.max_tokens is None else min(usual, request.max_tokens))
         return self._calculate_price(request, prompt, completion, min(cached, prompt))
 
+    def estimate_response_tokens(self) -> int:
+        """Number of tokens that a response is expected not to exceed."""
+        return self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS)
+
     def estimate_cost(self, request: AgentRequest, prompt: int) -> CostEstimate | None:
         """Estimate the cost of a request with a prompt of at most so many tokens; None if it is not known."""
         most = request.max_tokens or self.capabilities.max_output_tokens
         if most is None:
             return None
-        completion = min(most, self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS))
+        completion = min(most, self.estimate_response_tokens())
         expected = self._calculate_price(request, prompt, completion, 0)
         maximum = self._calculate_price(request, prompt, most, 0)
         return None if expected is None or maximum is None else CostEstimate(expected, maximum)

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     consumes,
     initialize,
+    invariant,
     multiple,
     rule,
     run_state_machine_as_test,
@@ -115,7 +116,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[str, tuple[int, str, float]] = {}
         self.sent: list[list[Any]] = []
         self.spent = {"all": 0, "a": 0, "b": 0}
-        self.latest: tuple[Any, ...] = ()
 
     def _expire(self) -> None:
         for lease, (_, _, end) in list(self.held.items()):
@@ -194,6 +194,12 @@ class StoreMachine(RuleBasedStateMachine):
                 batch = Settlement("p:1", "t", 0, 5, 7, self._accounts("a"))
                 self.caller.exchange(batch, number=number)
                 self.caller.number -= 1
+
+    @invariant()
+    def nothing_is_overspent(self) -> None:
+        """Whatever the order of events, because the largest cost of each request is reserved."""
+        assert self.spent["all"] <= 100
+        assert max(self.spent["a"], self.spent["b"]) <= 60
 
     @rule(user=st.sampled_from(["a", "b"]))
     def read(self, user: str) -> None:
