@@ -1,4 +1,6 @@
-"""Shared limits on Redis, side by side with LiteLLM's router: CPU per call, and calls sent beyond a limit.
+"""Shared limits on Redis, compared with LiteLLM's router.
+
+Measures the CPU time of a call, and how many calls four processes send under a limit for 100.
 
 python -m benchmarks.shared_limits
 """
@@ -67,27 +69,24 @@ def overhead(url: str, blocks: int = 200, calls: int = 10) -> dict[str, tuple[fl
     """
     local, shared = make_limited_router(None), make_limited_router(RedisState(url, timeout=5.0))
 
-    async def acall(router: Router) -> None:
-        await router.acomplete(workload.QUESTION, max_tokens=MAX_TOKENS)
-
-    async def measure_async() -> list[tuple[float, float]]:
-        return [(await measure(local), await measure(shared)) for _ in range(blocks)]
-
-    async def measure(router: Router) -> float:
+    async def call_async(router: Router) -> float:
         started = time.process_time_ns()
         for _ in range(calls):
-            await acall(router)
+            await router.acomplete(workload.QUESTION, max_tokens=MAX_TOKENS)
         return (time.process_time_ns() - started) / calls / 1000
 
-    def measure_sync(router: Router) -> float:
+    def call_sync(router: Router) -> float:
         started = time.process_time_ns()
         for _ in range(calls):
             router.complete(workload.QUESTION, max_tokens=MAX_TOKENS)
         return (time.process_time_ns() - started) / calls / 1000
 
+    async def alternate() -> list[tuple[float, float]]:
+        return [(await call_async(local), await call_async(shared)) for _ in range(blocks)]
+
     costs = {
-        "sync": [(measure_sync(local), measure_sync(shared)) for _ in range(blocks)],
-        "async": asyncio.run(measure_async()),
+        "sync": [(call_sync(local), call_sync(shared)) for _ in range(blocks)],
+        "async": asyncio.run(alternate()),
     }
     least = {form: [min(column) for column in zip(*pairs, strict=True)] for form, pairs in costs.items()}
     return {form: (with_redis - alone, alone) for form, (alone, with_redis) in least.items()}
@@ -195,7 +194,6 @@ def measure(places: dict[str, Environment], rounds: int = ROUNDS) -> dict[str, A
         pythons["litellm"] = litellm.python
     redis = open_server()
     try:
-        added = overhead(redis.url)
         with run_server() as server:
             cpu = measure_cpu(pythons, server, redis.url, rounds)
             sent = []
@@ -203,6 +201,7 @@ def measure(places: dict[str, Environment], rounds: int = ROUNDS) -> dict[str, A
                 for library, python in pythons.items():
                     clear(redis)
                     sent.append(count_sent(library, python, server, redis.url, limit))
+        added = overhead(redis.url)
     finally:
         redis.close()
     return {
@@ -224,7 +223,7 @@ def format_tables(result: dict[str, Any]) -> str:
         lines.append(f"| {variant} | {' | '.join(cells)} |")
     lines.append("")
     for form, (more, alone) in result["added"].items():
-        lines.append(f"Redis adds {more} µs to a {form} call with all limits and no network, which takes {alone} µs.")
+        lines.append(f"Redis adds {more} µs to one {form} call with all limits and no network, which takes {alone} µs.")
     lines += [
         "",
         f"| Sent by four processes, of {result['requests']} | limit | " + " | ".join(libraries) + " |",

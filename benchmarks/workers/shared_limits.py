@@ -112,7 +112,7 @@ async def main() -> None:
                 result: Any = "ready"
             case "cpu":
                 result = await measure_cpu(calls[order["name"]], order["blocks"], order["calls"])
-            case "count":
+            case _:
                 result = await count_answers(calls[order["name"]], order["requests"], order["flights"])
         print("result", json.dumps(result), flush=True)
 

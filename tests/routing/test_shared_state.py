@@ -196,7 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.caller.number -= 1
 
     @invariant()
-    def nothing_is_overspent(self) -> None:
+    def check_limits(self) -> None:
         """Whatever the order of events, because the largest cost of each request is reserved."""
         assert self.spent["all"] <= 100
         assert max(self.spent["a"], self.spent["b"]) <= 60
