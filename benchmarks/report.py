@@ -200,7 +200,8 @@ def _line(measurement: str, result: str) -> str:
 
 def list_shared_limits(data: Json) -> Iterator[str]:
     """Compare routers with state in Redis."""
-    yield "Routers with state in Redis, and LiteLLM's router with Redis, in one run. CPU times are the least of all blocks."
+    yield "Routers with state in Redis, and LiteLLM's router with Redis, in one run."
+    yield "CPU times are the least of all blocks."
     yield ""
     yield shared_limits.format_tables(data)
 
