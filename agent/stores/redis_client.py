@@ -128,6 +128,11 @@ class RedisClient(ForkSafe):
         for node in nodes:
             self._get_server(node).connect(finish)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is an idle connection."""
+        return any(server.is_connected for server in list(self._servers.values()))
+
     def close(self) -> None:
         """Close idle connections."""
         for server in list(self._servers.values()):

@@ -124,6 +124,11 @@ class RedisServer(ForkSafe):
                 return
         connection.disconnect()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is an idle connection."""
+        return bool(self._idle)
+
     def close(self) -> None:
         """Close idle connections."""
         with self._lock:
