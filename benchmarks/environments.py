@@ -30,6 +30,7 @@ PINNED: dict[str, tuple[str, ...]] = {
     "google-genai": ("google-genai==3.3.0",),
     # Both import `mcp` when they are given tools, and fail if it is not there.
     "litellm": ("litellm==1.106.2", "mcp==2.3.0"),
+    "litellm-redis": ("litellm==1.106.2", "redis==8.1.0"),
     "any-llm": ("any-llm-sdk[openai,anthropic,gemini]==1.40.2",),
     "aisuite": ("aisuite[openai,anthropic]==0.2.0", "mcp==2.3.0"),
     "pydantic-ai": ("pydantic-ai-slim[openai,anthropic,google]==2.66.0",),

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contest, conversations, growth, imports, routing, starts
+from benchmarks import contest, conversations, growth, imports, routing, shared_limits, starts
 from benchmarks.contest import Plan, Table
 from benchmarks.contestants import AGAIN, EVERYONE, FLOOR, OURS, ROOT, Entry
 from benchmarks.environments import Environment, prepare_all
-from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, START
+from benchmarks.rows import CROWD, EVERY_KEY, GROWTH, IMPORT, MEMORY, ROUTER, ROWS, SESSIONS, SHARED, START
 from benchmarks.server import run_server
 from benchmarks.workload import APIS
 
@@ -138,12 +138,14 @@ def measure(options: argparse.Namespace, save: Callable[[Json], None]) -> Json:
         result[ROUTER] = {"added_microseconds": round(added, 2), "call_microseconds": round(plain, 2)}
     if SESSIONS in options.rows and own:
         result[SESSIONS] = of_sessions()
+    if SHARED in options.rows and own:
+        result[SHARED] = shared_limits.measure(prepare_all([shared_limits.ENVIRONMENT]))
     save(result)
     return result
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    keys = (*EVERY_KEY, CROWD, SESSIONS)
+    keys = (*EVERY_KEY, CROWD, SESSIONS, SHARED)
     parser = argparse.ArgumentParser(description="Everyone against raw httpx, as ratios of CPU time.")
     parser.add_argument("--rows", default=",".join(keys), help="some of: " + ", ".join(keys))
     parser.add_argument("--apis", default=",".join(APIS), help="some of: " + ", ".join(APIS))

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots
+from benchmarks import plots, shared_limits
 from benchmarks.contestants import EVERYONE, FLOOR, OURS, ROOT
 from benchmarks.plots import number_of
-from benchmarks.rows import CROWD, GROWTH, IMPORT, MEMORY, OTHER_TITLES, ROUTER, ROWS, SESSIONS, START
+from benchmarks.rows import CROWD, GROWTH, IMPORT, MEMORY, OTHER_TITLES, ROUTER, ROWS, SESSIONS, SHARED, START
 from benchmarks.workload import APIS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -198,6 +198,14 @@ def _line(measurement: str, result: str) -> str:
     return f"| {measurement} | {result} |"
 
 
+def list_shared_limits(data: Json) -> Iterator[str]:
+    """Compare routers with state in Redis."""
+    yield "Routers with state in Redis, and LiteLLM's router with Redis, in one run."
+    yield "CPU times are the least of all blocks."
+    yield ""
+    yield shared_limits.format_tables(data)
+
+
 def list_missing(result: Result) -> Iterator[str]:
     """List the contestants that could not take part, with the reason."""
     for name, reason in result.read["absent"].items():
@@ -238,6 +246,8 @@ def page(result: Result) -> str:
             if len(result.names(row)) > FEW:
                 lines += [f"![{title}, as bars](assets/benchmarks-{row}.svg)", ""]
             lines += [*table(result, row), ""]
+    if SHARED in read:
+        lines += ["## Shared limits on Redis", "", *list_shared_limits(read[SHARED]), ""]
     lines += ["## Other measurements", "", *list_other_rows(result), ""]
     lines += ["## Where another library or raw httpx is faster", "", *(list(behind(result)) or ["Nowhere."]), ""]
     lines += ["## Missing results", "", *(list(list_missing(result)) or ["None."]), ""]

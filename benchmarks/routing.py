@@ -29,6 +29,9 @@ class Immediate:
     def send(self, request: Any, limits: Any, live: Any) -> Reply:
         return Reply(200, {"content-type": "application/json"}, ANSWER)
 
+    async def asend(self, request: Any, limits: Any) -> Reply:
+        return self.send(request, limits, None)
+
 
 def agent(model: str) -> Agent:
     transport: Any = Immediate()

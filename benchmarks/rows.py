@@ -69,5 +69,5 @@ OTHER_TITLES = {
     APPEND: "a late append to a graph to an early one",
 }
 EVERY_KEY = (*BY_KEY, *OTHER_LIMITS)
-CROWD, SESSIONS = "crowd", "sessions"
-"""Measured only by the full run: a thousand streams at once, and very long conversations."""
+CROWD, SESSIONS, SHARED = "crowd", "sessions", "shared"
+"""Measured only by the full run: a thousand streams at once, very long conversations, and shared limits."""

@@ -48,6 +48,13 @@ class RemainingLimit:
         """Name of the reset header."""
         self._until: float | None = None
 
+    @classmethod
+    def until_time(cls, left: float, until: float) -> RemainingLimit:
+        """Return a limit with a known reset time."""
+        limit = cls(left, until, {}, "")
+        limit._until = until
+        return limit
+
     @property
     def until(self) -> float:
         if self._until is None:

@@ -241,10 +241,10 @@ class Timings:
     """Response times of one target."""
 
     def __init__(self) -> None:
-        self._observations: deque[Observation] = deque(maxlen=MAX_OBSERVATIONS)
+        self._observations: tuple[Observation, ...] = ()  # immutable, because other threads read it
 
     def observe(self, now: float, total: float, first: float | None, tokens: int) -> None:
-        self._observations.append(Observation(now, total, first, tokens))
+        self._observations = (*self._observations, Observation(now, total, first, tokens))[-MAX_OBSERVATIONS:]
 
     def has_recent(self, now: float) -> bool:
         return bool(self._observations) and self._observations[-1].at > now - MAX_AGE

@@ -7,9 +7,11 @@ dollars are reserved with estimates before a request is sent, and corrected by t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
@@ -83,6 +85,21 @@ class RateLimiter(ForkSafe):
         self._vendor_requests = requests or self._vendor_requests
         self._vendor_tokens = tokens or self._vendor_tokens
 
+    def lower_vendor_limits(self, requests: RemainingLimit | None, tokens: RemainingLimit | None, now: float) -> None:
+        """Apply remaining limits that another process received. The lower one wins until it is reset."""
+        self._vendor_requests = _find_lower(self._vendor_requests, requests, now)
+        self._vendor_tokens = _find_lower(self._vendor_tokens, tokens, now)
+
+    def list_vendor_limits(self, now: float) -> list[tuple[float, float] | None]:
+        """Remaining requests and tokens according to the vendor, each with the seconds until it is reset."""
+        limits = (self._vendor_requests, self._vendor_tokens)
+        return [None if limit is None or now >= limit.until else (limit.left, limit.until - now) for limit in limits]
+
+    def is_used_up(self) -> bool:
+        """Whether the vendor admits no further request."""
+        limits = (self._vendor_requests, self._vendor_tokens)
+        return any(limit is not None and limit.left < 1 for limit in limits)
+
     @property
     def limits_tokens(self) -> bool:
         return self._limit.tpm is not None or self._vendor_tokens is not None
@@ -110,6 +127,12 @@ def _vendor_wait(remaining: RemainingLimit | None, amount: float, now: float) ->
     if remaining is None or remaining.left >= amount or now >= remaining.until:
         return 0.0
     return remaining.until - now
+
+
+def _find_lower(own: RemainingLimit | None, other: RemainingLimit | None, now: float) -> RemainingLimit | None:
+    if other is None or (own is not None and now < own.until and own.left <= other.left):
+        return own
+    return other
 
 
 def _subtract(remaining: RemainingLimit | None, amount: float) -> None:
@@ -166,28 +189,52 @@ def make_retry_budget(share: float | None) -> RequestBudget:
     return RequestBudget(most=math.inf) if share is None else RequestBudget(share=share)
 
 
-@dataclass(slots=True)
+_MOST_ON_ESTIMATES = 128
+"""Requests that may be in flight on the strength of their expected costs alone."""
+
+
+@dataclass(slots=True, eq=False)
 class _Account:
     """Picodollars spent and reserved under one spend limit, for one value of its key."""
 
+    index: int
+    value: Any
+    since: float
     spent: int = 0
     expected: int = 0
     """Sum of the expected costs of the requests in flight."""
     maximum: int = 0
     """Sum of the largest possible costs of the requests in flight."""
-    in_flight: int = 0
+    excesses: list[int] = field(default_factory=list)
+    """By how much each request in flight can exceed its expected cost, sorted."""
     confirmed: int = 0
     """Responses since the last one that cost more than expected."""
-    since: float = 0.0
 
     @property
-    def reserved(self) -> int:
-        """The amount reserved for the requests in flight: their expected cost if experience supports it.
+    def in_flight(self) -> int:
+        return len(self.excesses)
 
-        Only as many requests rely on estimates as responses have confirmed them. Otherwise the largest possible costs
-        are reserved, so that a limit is exceeded by the excess of one response at most.
+    def get_reserved(self, expected: int, maximum: int, *, strict: bool) -> int:
+        """The amount reserved for the requests in flight, for another one with these costs.
+
+        All but one are assumed to cost the maximum, so that the excess of one response is the most that is overspent.
+        If responses have confirmed the estimates, as many requests may rely on expected costs.
         """
-        return self.expected if self.in_flight <= self.confirmed else self.maximum
+        if not strict and self.in_flight < min(self.confirmed, _MOST_ON_ESTIMATES):
+            return self.expected
+        excess = maximum - expected
+        largest = max(excess, self.excesses[-1]) if self.excesses else excess
+        return self.maximum + excess - largest
+
+    def add(self, expected: int, maximum: int) -> None:
+        self.expected += expected
+        self.maximum += maximum
+        insort(self.excesses, maximum - expected)
+
+    def remove(self, expected: int, maximum: int) -> None:
+        self.expected -= expected
+        self.maximum -= maximum
+        del self.excesses[bisect_left(self.excesses, maximum - expected)]
 
 
 @dataclass(slots=True)
@@ -226,16 +273,20 @@ class SpendLedger(ForkSafe):
     def __init__(self, limits: Sequence[SpendLimit]) -> None:
         super().__init__()
         self.limits: tuple[SpendLimit, ...] = tuple(limits)
-        self._accounts: dict[tuple[int, Any], _Account] = {}
+        self._accounts: tuple[dict[Any, _Account], ...] = tuple({} for _ in self.limits)
+        """Accounts of each limit by the value of its key, in the order in which their windows began."""
 
     @property
     def refuses_unpriced(self) -> bool:
         return any(limit.unpriced == "refuse" for limit in self.limits)
 
-    def find_refusal(self, expected: float, metadata: Mapping[str, Any], now: float) -> SpendRefusal | None:
-        """Return the limit that a request with this expected cost would exceed; None if there is none."""
+    def find_refusal(
+        self, expected: float, maximum: float, metadata: Mapping[str, Any], now: float
+    ) -> SpendRefusal | None:
+        """Return the limit that a request with these costs would exceed; None if there is none."""
         with self._lock:
-            return self._find_refusal(to_units(expected), metadata, now)
+            accounts = self._find_accounts(metadata, now)
+            return self._find_refusal(to_units(expected), to_units(maximum), accounts, now)
 
     def reserve(
         self, expected: float, maximum: float, metadata: Mapping[str, Any], now: float
@@ -243,16 +294,14 @@ class SpendLedger(ForkSafe):
         """Reserve the expected and the largest possible cost, or return the limit that would be exceeded."""
         with self._lock:
             reservation = Reservation(to_units(expected), to_units(maximum))
-            refusal = self._find_refusal(reservation.expected, metadata, now)
+            accounts = self._find_accounts(metadata, now)
+            refusal = self._find_refusal(reservation.expected, reservation.maximum, accounts, now)
             if refusal is not None:
                 return refusal
-            reservation.accounts = [
-                self._account(index, limit, metadata, now) for index, limit in enumerate(self.limits)
-            ]
-            for account in reservation.accounts:
-                account.expected += reservation.expected
-                account.maximum += reservation.maximum
-                account.in_flight += 1
+            reservation.accounts = accounts
+            for account in accounts:
+                self._keep(account, now)
+                account.add(reservation.expected, reservation.maximum)
             return reservation
 
     def settle(self, reservation: Reservation, dollars: float, *, is_response: bool = False) -> None:
@@ -260,51 +309,83 @@ class SpendLedger(ForkSafe):
         amount = to_units(dollars)
         with self._lock:
             for account in reservation.accounts:
-                account.expected -= reservation.expected
-                account.maximum -= reservation.maximum
-                account.in_flight -= 1
+                account.remove(reservation.expected, reservation.maximum)
                 account.spent += amount
                 if amount > reservation.expected:
                     account.confirmed = 0
                 elif is_response:
                     account.confirmed += 1
+                if not account.spent and not account.in_flight:
+                    self._accounts[account.index].pop(account.value, None)
             reservation.accounts = []
 
     def set_spend(self, index: int, value: Any, units: int, since: float) -> None:
         """Set the picodollars spent under a limit, as known to a shared state."""
         with self._lock:
-            account = self._accounts.setdefault((index, _hashable(value)), _Account())
+            account = self._accounts[index].get(_hashable(value))
+            if account is None:
+                if not units:
+                    return
+                account = _Account(index, _hashable(value), since)
+                self._keep(account, since)
             account.spent, account.since = units, since
 
     def get_spend(self, limit: int = 0, value: Any = None) -> float:
         """Dollars spent under a limit, for one value of its key."""
-        account = self._accounts.get((limit, _hashable(value)))
+        account = self._accounts[limit].get(_hashable(value)) if limit < len(self.limits) else None
         return 0.0 if account is None else to_dollars(account.spent)
 
-    def _find_refusal(self, expected: int, metadata: Mapping[str, Any], now: float) -> SpendRefusal | None:
+    def count_accounts(self) -> int:
+        """Number of values that are remembered: those with money spent in their window, or requests in flight."""
+        return sum(map(len, self._accounts))
+
+    def _find_refusal(
+        self, expected: int, maximum: int, accounts: Sequence[_Account], now: float
+    ) -> SpendRefusal | None:
         held: SpendRefusal | None = None
-        for index, limit in enumerate(self.limits):
-            account = self._account(index, limit, metadata, now)
+        for limit, account in zip(self.limits, accounts, strict=True):
             unspent = to_units(limit.dollars) - account.spent
-            if expected + account.reserved <= unspent:
+            reserved = account.get_reserved(expected, maximum, strict=limit.strict)
+            if expected + reserved <= unspent:
                 continue
-            value = None if limit.per is None else metadata.get(limit.per)
-            spent, reserved = to_dollars(account.spent), to_dollars(account.reserved)
+            value = None if limit.per is None else account.value
+            amounts = to_dollars(account.spent), to_dollars(reserved)
             if expected > unspent:
                 seconds = None if limit.window is None else max(0.0, account.since + limit.window - now)
-                return SpendRefusal(limit, value, spent, reserved, seconds)
-            held = SpendRefusal(limit, value, spent, reserved, math.inf)
+                return SpendRefusal(limit, value, *amounts, seconds)
+            held = SpendRefusal(limit, value, *amounts, math.inf)
         return held
 
-    def _account(self, index: int, limit: SpendLimit, metadata: Mapping[str, Any], now: float) -> _Account:
-        value = None if limit.per is None else metadata.get(limit.per)
-        key = (index, _hashable(value))
-        account = self._accounts.get(key)
-        if account is None:
-            account = self._accounts[key] = _Account(since=now)
-        elif limit.window is not None and now >= account.since + limit.window:
-            account.spent, account.since = 0, now
-        return account
+    def _find_accounts(self, metadata: Mapping[str, Any], now: float) -> list[_Account]:
+        """Return the account of each limit. New ones are not kept until something is reserved."""
+        accounts: list[_Account] = []
+        for index, limit in enumerate(self.limits):
+            value = None if limit.per is None else _hashable(metadata.get(limit.per))
+            account = self._accounts[index].get(value)
+            if account is None:
+                account = _Account(index, value, now)
+            elif limit.window is not None and now >= account.since + limit.window:
+                account.spent, account.since = 0, now
+                del self._accounts[index][value]
+                self._keep(account, now)
+            accounts.append(account)
+        return accounts
+
+    def _keep(self, account: _Account, now: float) -> None:
+        """Keep an account, and forget others whose window has ended: two for each new one, oldest first."""
+        accounts, window = self._accounts[account.index], self.limits[account.index].window
+        if account.value in accounts:
+            return
+        accounts[account.value] = account
+        if window is None:
+            return
+        for value in list(islice(accounts, 2)):
+            oldest = accounts[value]
+            if now < oldest.since + window or oldest is account:
+                return
+            del accounts[value]
+            if oldest.in_flight:
+                accounts[value] = oldest
 
 
 def _hashable(value: Any) -> Any:

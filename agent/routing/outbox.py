@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class Outbox(ForkSafe):
         self._settlements: deque[Settlement] = deque()
         self._changes: deque[HealthChange] = deque()
         self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
+        self._limits: dict[str, Callable[[], list[Any]]] = {}
+        """Remaining limits that the vendors of targets reported last."""
         self._batch: Batch | None = None
         """The batch that was sent, but not confirmed."""
         self.leases: dict[str, float] = {}
@@ -113,6 +116,13 @@ class Outbox(ForkSafe):
         self._events.append(event)
         self._notify(urgent=False)
 
+    def add_limits(self, name: str, read: Callable[[], list[Any]], *, urgent: bool) -> None:
+        """Send the remaining limits of a target with the next events. Only the latest ones are read and sent."""
+        self._limits[name] = read
+        if urgent:
+            self._events_at = -math.inf
+        self._notify(urgent=urgent)
+
     def list_changed_targets(self) -> set[str]:
         """Targets with changes that the store does not know yet."""
         changes = [*list(self._changes), *(self._batch.changes if self._batch is not None else ())]
@@ -151,14 +161,14 @@ class Outbox(ForkSafe):
 
     def _main(self) -> None:
         """Exchange until the router is gone and all settlements were sent."""
-        wake = self._wake
+        wake, has_failed = self._wake, False
         while self._thread is threading.current_thread():
-            if not self.is_up:
+            if has_failed:
                 time.sleep(SYNC_SECONDS)
-            elif wake.wait(SYNC_SECONDS):
+            elif wake.wait(SYNC_SECONDS) and self.is_up:  # after a failed call, try at once
                 time.sleep(_GATHER_SECONDS)
             wake.clear()
-            self._flush(with_events=monotonic() >= self._events_at + SYNC_SECONDS)
+            has_failed = not self._flush(with_events=monotonic() >= self._events_at + SYNC_SECONDS)
             if self._shared() is None and (not self._has_work() or not self.is_up):
                 self._thread = None
                 return
@@ -170,11 +180,12 @@ class Outbox(ForkSafe):
         """Send everything now, unless the store cannot be used."""
         self._flush(with_events=True)
 
-    def _flush(self, *, with_events: bool) -> None:
+    def _flush(self, *, with_events: bool) -> bool:
         with self._exchanging:
-            while True:
-                if not self._exchange(with_events=with_events) or not self._has_work():
-                    return
+            while self._exchange(with_events=with_events):
+                if not self._has_work():
+                    return True
+            return False
 
     def _exchange(self, *, with_events: bool) -> bool:
         """Send one batch and apply the reply. An unconfirmed batch is sent again with its number."""
@@ -210,6 +221,8 @@ class Outbox(ForkSafe):
         events = [self._events.popleft() for _ in range(len(self._events) if with_events else 0)]
         if with_events:
             self._events_at = now
+            limits = [self._limits.popitem() for _ in range(len(self._limits))]
+            events += [["l", name, *read()] for name, read in limits]
         renewals = [lease for lease, at in list(self.leases.items()) if now > at + _RENEW_SECONDS]
         for lease in renewals:
             if lease in self.leases:
@@ -232,6 +245,7 @@ class Outbox(ForkSafe):
     def _fail(self, error: Exception) -> None:
         """Use the local state until an exchange succeeds."""
         self.is_up = False
+        self._wake.set()
         if monotonic() > self._warned_at + _WARNING_SECONDS:
             self._warned_at = monotonic()
             logging.getLogger("agent").warning("the shared state of a router cannot be used: %s", type(error).__name__)

@@ -46,6 +46,7 @@ class RequestProfile:
         """Random number in [0, 1) for strategies with `needs_random`."""
         self._counts: dict[object, TokenCount] = {}
         self._requests: dict[int, AgentRequest] = {}
+        self._costs: dict[tuple[int, int], CostEstimate | None] = {}
 
     @cached_property
     def _measure(self) -> _Measure:
@@ -92,8 +93,11 @@ class RequestProfile:
         return count
 
     def estimate_cost(self, target: Target) -> CostEstimate | None:
-        """Estimate the cost at a target; None if its price is not known."""
-        return target.estimate_cost(self.request_for(target), self.tokens(target).high)
+        """Estimate the cost at a target; None if its price is not known. Calculated again if it has learned."""
+        key = id(target), target.estimate_response_tokens()
+        if key not in self._costs:
+            self._costs[key] = target.estimate_cost(self.request_for(target), self.tokens(target).high)
+        return self._costs[key]
 
     @cached_property
     def key(self) -> bytes:
@@ -207,7 +211,7 @@ def exclude_too_expensive(
     cost = profile.estimate_cost(target)
     if cost is None:
         return Exclusion("unknown price under a spend limit", money=True) if ledger.refuses_unpriced else None
-    refusal = None if is_shared else ledger.find_refusal(cost.expected, profile.request.metadata, now)
+    refusal = None if is_shared else ledger.find_refusal(*cost, profile.request.metadata, now)
     if refusal is None:
         return None
     return Exclusion(f"expected to cost ${cost.expected:.6f}; {refusal}", refusal.seconds, money=True)

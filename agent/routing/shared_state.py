@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from ..engine.flow import Flow, Query
 from ..models.prices import to_dollars, to_units
+from ..providers.rate_limit_hints import RemainingLimit
 from ..types.routing import SpendLimit
 from .limits import SpendRefusal
 from .outbox import SYNC_SECONDS, Outbox
@@ -269,6 +270,11 @@ class SharedState:
         """Report the target of a conversation; None for its tokens if it failed."""
         self.outbox.add_event(["p", key.hex(), target.name, tokens])
 
+    def record_vendor_limits(self, target: Target, now: float) -> None:
+        """Report remaining limits in the headers of a vendor: once a second, or at once if nothing is left."""
+        limiter = target.limiter
+        self.outbox.add_limits(target.shared_name, lambda: limiter.list_vendor_limits(now), urgent=limiter.is_used_up())
+
     def _report_breaker(self, target: Target, now: float) -> None:
         opened_at = target.health.breaker.opened_at
         kind = "close" if opened_at is None else "open"
@@ -307,7 +313,7 @@ class SharedState:
                 health.key_cooldown.extend(now + float(number), reason)
 
     def apply_events(self, texts: Sequence[str], memory: Any, now: float) -> None:
-        """Apply outcomes, response times and conversations of other processes."""
+        """Apply outcomes, response times, conversations and vendors' limits of other processes."""
         for text in texts:
             for kind, *values in json.loads(text):
                 if kind == "p":
@@ -316,7 +322,15 @@ class SharedState:
                         memory.record_failure(bytes.fromhex(key), name)
                     else:
                         memory.record_response(bytes.fromhex(key), name, tokens, now)
-                elif (target := self._targets.get(values[0])) is not None:
+                elif (target := self._targets.get(values[0])) is None:
+                    continue
+                elif kind == "l":
+                    requests, tokens = (
+                        None if limit is None else RemainingLimit.until_time(limit[0], now + limit[1])
+                        for limit in values[1:]
+                    )
+                    target.limiter.lower_vendor_limits(requests, tokens, now)
+                else:
                     target.health.breaker.count_other(kind == "o" and bool(values[1]), now)
                     if kind == "t":
                         target.timings.observe(now, *values[1:])

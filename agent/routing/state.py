@@ -307,9 +307,11 @@ class RoutingState:
         """Settle the admission of a successful attempt."""
         was_open = admission.target.health.breaker.opened_at
         admission.settle_success(response, now, context.first_event)
-        update_rate_limits(admission.target, context.headers, now)
-        if self.settings.shared is not None:
-            self._report_success(self.settings.shared, admission, response, now, context, was_open)
+        has_limits = update_rate_limits(admission.target, context.headers, now)
+        if (shared := self.settings.shared) is not None:
+            self._report_success(shared, admission, response, now, context, was_open)
+            if has_limits:
+                shared.record_vendor_limits(admission.target, now)
         if self.settings.strategy.needs_memory:
             prompt = 0 if response.usage is None else response.usage.prompt_tokens
             self.settings.memory.record_response(self.profile.key, admission.target.name, prompt, now)
@@ -323,11 +325,13 @@ class RoutingState:
         blamed = blames_target(error, target, now - admission.started, now)
         admission.settle_failure(now, blamed=blamed, partial=partial)
         start_cooldown(error, target, now)
-        update_rate_limits(target, context.headers, now)
+        has_limits = update_rate_limits(target, context.headers, now)
         if self.settings.strategy.needs_memory:
             self.settings.memory.record_failure(self.profile.key, target.name)
         if (shared := self.settings.shared) is not None:
             shared.record_failure(target, was_open, now, blamed=blamed)
+            if has_limits:
+                shared.record_vendor_limits(target, now)
             if self.settings.strategy.needs_memory:
                 shared.record_placement(self.profile.key, target, None)
         return self._note_failure(target, error)

@@ -216,12 +216,16 @@ class Target:
         completion = round(usual if request.max_tokens is None else min(usual, request.max_tokens))
         return self._calculate_price(request, prompt, completion, min(cached, prompt))
 
+    def estimate_response_tokens(self) -> int:
+        """Number of tokens that a response is expected not to exceed."""
+        return self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS)
+
     def estimate_cost(self, request: AgentRequest, prompt: int) -> CostEstimate | None:
         """Estimate the cost of a request with a prompt of at most so many tokens; None if it is not known."""
         most = request.max_tokens or self.capabilities.max_output_tokens
         if most is None:
             return None
-        completion = min(most, self.timings.estimate_tokens(DEFAULT_RESPONSE_TOKENS))
+        completion = min(most, self.estimate_response_tokens())
         expected = self._calculate_price(request, prompt, completion, 0)
         maximum = self._calculate_price(request, prompt, most, 0)
         return None if expected is None or maximum is None else CostEstimate(expected, maximum)
@@ -348,13 +352,12 @@ def merge_tools(targets: Sequence[Target], response: AgentResponse | None) -> li
     return list(tools.values())
 
 
-def update_rate_limits(target: Target, headers: Mapping[str, str] | None, now: float) -> None:
-    """Update the rate limits of a target from the headers of a response."""
-    if not headers:
-        return
-    read = _find_limit_reader(tuple(headers))
-    if read is not None:
+def update_rate_limits(target: Target, headers: Mapping[str, str] | None, now: float) -> bool:
+    """Update the rate limits of a target from the headers of a response. Returns whether they hold any."""
+    read = _find_limit_reader(tuple(headers)) if headers else None
+    if headers and read is not None:
         target.limiter.update_from_vendor(*read(headers, now))
+    return read is not None
 
 
 @lru_cache(maxsize=256)

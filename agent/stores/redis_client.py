@@ -1,33 +1,29 @@
-"""Connections to a Redis server with one deadline per request, for threads, event loops and forks.
+"""Client of a Redis server or cluster with one timeout per request, for threads and event loops.
 
-redis-py encodes, decodes and connects (TLS, passwords, Unix sockets). Its own pools and retries are not used: their
-timeouts would add up.
+redis-py encodes, decodes and connects (TLS, passwords, Unix sockets, Sentinel). Its own pools and retries are not used:
+their timeouts would add up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from hashlib import sha1
 from time import monotonic
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from ..engine.locks import ForkSafe
 from ..errors import ConfigurationError
 from .base import StoreError, StoreFullError, StoreUnavailableError
 
 try:
-    from redis import ConnectionPool
+    from redis import ConnectionPool, Redis, RedisCluster
     from redis.backoff import NoBackoff
-    from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+    from redis.exceptions import AuthenticationError, MovedError, ResponseError
     from redis.exceptions import TimeoutError as RedisTimeoutError
+    from redis.maint_notifications import MaintNotificationsConfig
     from redis.retry import Retry
 except ImportError as _missing:
     raise ConfigurationError(
@@ -36,20 +32,26 @@ except ImportError as _missing:
         fix="Install the extra: pip install 'agent-llm-router[redis]'.",
     ) from _missing
 
-FAILURES: tuple[type[Exception], ...] = (RedisError, OSError)
-"""Errors of a server that cannot be used."""
+from .redis_connections import FAILURES, Argument, Connection, RedisScript, RedisServer
+
+__all__ = [
+    "FAILURES",
+    "REFUSALS",
+    "TIMEOUTS",
+    "FailFastClient",
+    "RedisClient",
+    "RedisDownError",
+    "RedisScript",
+    "check_namespace",
+    "convert_redis_error",
+]
+
 TIMEOUTS: tuple[type[Exception], ...] = (RedisTimeoutError, TimeoutError)
 """Errors of a server that does not reply in time."""
-
-_Connection: TypeAlias = Any  # Any: redis-py's connection classes share no typed base
-_Request: TypeAlias = "tuple[asyncio.Future[Any], RedisScript, tuple[Any, ...]]"
-_MOST_IDLE = 128
 _TEMPORARY = ("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PROBE_SECONDS = 1.0
 """Seconds between attempts to reach a server that is down."""
-_FRESH_SECONDS = 1.0
-"""Seconds without use after which a connection is checked before it is used."""
 
 
 def check_namespace(name: str) -> None:
@@ -70,149 +72,102 @@ def convert_redis_error(error: Exception) -> StoreError:
     return StoreUnavailableError(f"Redis cannot be reached: {type(error).__name__}: {error}.")
 
 
-class RedisScript:
-    """A Lua script with one key, from which it derives others, and arguments."""
-
-    def __init__(self, text: str) -> None:
-        self.text: str = text
-        self.digest: str = sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class RedisClient(ForkSafe):
     """Runs scripts on a Redis server. No request takes longer than `timeout`, connecting included.
 
-    Connections are opened in threads, so that a caller can stop waiting for them.
+    Args:
+        server: A URL, or a client of redis-py: `Redis`, that of a Sentinel, or `RedisCluster`.
+        timeout: Seconds after which the server counts as unreachable.
+        scripts: Scripts to load when connecting.
+        field: Name of the setting in error messages.
     """
 
-    def __init__(self, url: str, timeout: float, scripts: Sequence[RedisScript], *, field: str = "url") -> None:
+    def __init__(
+        self, server: Any, timeout: float, scripts: Sequence[RedisScript], *, field: str = "url"
+    ) -> None:  # Any: one of redis-py's clients
         super().__init__()
         self._timeout = timeout
         self._scripts = tuple(scripts)
-        retry = Retry(NoBackoff(), 0)
-        try:
-            pool = ConnectionPool.from_url(
-                url,
-                socket_timeout=timeout,
-                socket_connect_timeout=10 * timeout,
-                retry=retry,
-                protocol=2,
-                driver_info=None,  # saves two round trips
-            )
-        except ValueError as error:
-            raise ConfigurationError(
-                f"The URL of Redis is invalid: {error}.", field=field, fix="Use redis://host:port/db."
-            ) from None
-        self._make_connection: Callable[[], _Connection] = partial(pool.connection_class, **pool.connection_kwargs)
-        self._idle: list[tuple[_Connection, float]] = []
-        """Idle connections, with the time of their latest use."""
-        self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _Flight] = WeakKeyDictionary()
-        """Requests that each event loop sends next."""
+        self._field = field
+        self._cluster: Any = server if isinstance(server, RedisCluster) else None  # Any: partly without types
+        self._pool: Any = None if self._cluster is not None else _find_pool(server, field)
+        self._servers: dict[str, RedisServer] = {}
+        """Connections by name of the node; a single server has an empty name."""
+        self._is_map_outdated = False
+        """Whether slots of the cluster may have moved."""
         self._process = os.getpid()
 
-    def run(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
-        """Run a script and return its reply. Raises one of `FAILURES`."""
-        end = monotonic() + self._timeout
-        connection = self._take()
-        if connection is None:
-            connection = self._open(end)
-        try:
-            try:
-                connection.send_command("EVALSHA", script.digest, 1, key, *arguments)
-                reply = connection.read_response(timeout=max(0.001, end - monotonic()))
-            except NoScriptError:
-                connection.send_command("EVAL", script.text, 1, key, *arguments)
-                reply = connection.read_response(timeout=max(0.001, end - monotonic()))
-        except ResponseError:
-            self._release(connection)
-            raise
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._release(connection)
-        return reply
+    def run(self, script: RedisScript, key: str, *arguments: Argument, timeout: float | None = None) -> Any:
+        """Run a script and return its reply. Raises one of `FAILURES`.
 
-    async def arun(self, script: RedisScript, key: str, *arguments: str | bytes | float) -> Any:
-        """Async version of `run`. Requests of one iteration of an event loop are sent together."""
-        loop = asyncio.get_running_loop()
-        self._check_process()
-        flight = self._flights.get(loop)
-        if flight is None:
-            flight = self._flights[loop] = _Flight(self, self._timeout)
-            loop.call_soon(flight.start)
-        future: asyncio.Future[Any] = loop.create_future()
-        flight.requests.append((future, script, (1, key, *arguments)))
-        return await future
+        Args:
+            script: The script.
+            key: Its key, which determines the node of a cluster.
+            *arguments: Its arguments.
+            timeout: Seconds, if not those of the client. Then the map of a cluster may be renewed first.
+        """
+        if self._is_map_outdated and timeout is not None:
+            self._renew_map()
+        try:
+            return self._find_server(key).run(script, (1, key, *arguments), timeout or self._timeout)
+        except FAILURES as error:
+            self._note(error)
+            raise
+
+    async def arun(self, script: RedisScript, key: str, *arguments: Argument) -> Any:
+        """Async version of `run`. Concurrent requests of an event loop share a connection."""
+        try:
+            return await self._find_server(key).send(script, (1, key, *arguments))
+        except FAILURES as error:
+            self._note(error)
+            raise
 
     def connect(self, finish: Callable[[Exception | None], object] = lambda _: None) -> None:
-        """Open a connection in the background, then call `finish` with None or the error."""
-        self._connect(finish)
+        """Open a connection to each node in the background, then call `finish` with None or the error."""
+        nodes: list[Any] = [None] if self._cluster is None else self._cluster.get_primaries()
+        for node in nodes:
+            self._get_server(node).connect(finish)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is an idle connection."""
+        return any(server.is_connected for server in list(self._servers.values()))
 
     def close(self) -> None:
         """Close idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            connection.disconnect()
+        for server in list(self._servers.values()):
+            server.close()
 
-    def _take(self) -> _Connection | None:
-        """Return an idle connection. One that the server closed is replaced."""
-        self._check_process()
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection, used_at = self._idle.pop()
-            with suppress(*FAILURES):
-                if monotonic() < used_at + _FRESH_SECONDS or not connection.can_read():
-                    return connection
-            connection.disconnect()
+    def _find_server(self, key: str) -> RedisServer:
+        """Return the server that holds a key."""
+        if self._cluster is None:
+            return self._get_server(None)
+        return self._get_server(self._cluster.nodes_manager.get_node_from_slot(self._cluster.keyslot(key)))
 
-    def _release(self, connection: _Connection) -> None:
-        with self._lock:
-            if connection.is_connected and len(self._idle) < _MOST_IDLE:
-                self._idle.append((connection, monotonic()))
-                return
-        connection.disconnect()
-
-    def _open(self, end: float) -> _Connection:
-        """Open a connection in a thread, and wait for it until `end`. A late one becomes idle."""
-        done = threading.Event()
-        outcome: list[Any] = []
-
-        def finish(result: Any) -> None:
-            outcome.append(result)
-            done.set()
-
-        self._connect(finish)
-        if not done.wait(max(0.0, end - monotonic())):
-            raise TimeoutError("connecting to Redis takes too long")
-        result = outcome[0]
-        if isinstance(result, BaseException):
-            raise result
-        return self._take() or self._open(end)
-
-    def _connect(self, finish: Callable[[Any], object]) -> None:
-        """Open an idle connection in a thread, then call `finish` with None or the error."""
-
-        def main() -> None:
-            try:
-                connection = self._make_connection()
-                connection.connect()
-                commands = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
-                connection.send_packed_command(connection.pack_commands(commands))
-                for _ in commands:
-                    connection.read_response()
-                self._release(connection)
-            except FAILURES as error:
-                finish(error)
-            else:
-                finish(None)
-
-        threading.Thread(target=main, daemon=True, name="agent-redis-connect").start()
-
-    def _check_process(self) -> None:
+    def _get_server(self, node: Any) -> RedisServer:
         if self._process != os.getpid():  # connections of the parent must not be used, nor shut down
-            self._process, self._idle, self._flights = os.getpid(), [], WeakKeyDictionary()
+            self._process, self._servers = os.getpid(), {}
+        name = "" if node is None else node.name
+        server = self._servers.get(name)
+        if server is None:
+            pool = self._pool
+            if self._cluster is not None:
+                pool = self._cluster.get_redis_connection(node).connection_pool
+            with self._lock:
+                server = self._servers.setdefault(
+                    name, RedisServer(_make_connector(pool, self._timeout), self._timeout, self._scripts)
+                )
+        return server
+
+    def _note(self, error: Exception) -> None:
+        """Note that slots of a cluster may have moved."""
+        if self._cluster is not None and (isinstance(error, MovedError) or not isinstance(error, ResponseError)):
+            self._is_map_outdated = True
+
+    def _renew_map(self) -> None:
+        """Ask the cluster which nodes hold which slots."""
+        self._cluster.nodes_manager.initialize()
+        self._is_map_outdated = False
 
 
 class RedisDownError(ConnectionError):
@@ -279,101 +234,36 @@ class FailFastClient:
             logging.getLogger("agent").warning("Redis cannot be used: %s", type(error).__name__)
 
 
-class _Flight:
-    """Requests of one iteration of an event loop, which are sent together.
-
-    Replies are read when the socket is readable, so that no second client for asyncio is needed.
-    """
-
-    def __init__(self, client: RedisClient, timeout: float) -> None:
-        self._client = client
-        self._timeout = timeout
-        self.requests: list[_Request] = []
-        self._connection: _Connection = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Send the requests. The timeout begins here, so that it does not count the work of other tasks."""
-        loop = asyncio.get_running_loop()
-        del self._client._flights[loop]
-        self.requests = [request for request in self.requests if not request[0].done()]
-        if self.requests:
-            self._timer = loop.call_later(self._timeout, self._fail, TimeoutError("Redis takes too long"))
-            self._take_connection()
-
-    def _take_connection(self) -> None:
-        if self._timer is None:
-            return  # it took too long to connect
-        connection = self._client._take()
-        if connection is not None:
-            self._connection = connection
-            self._send()
-            return
-        loop = asyncio.get_running_loop()
-
-        def finish(error: Any) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._take_connection if error is None else partial(self._fail, error))
-
-        self._client._connect(finish)
-
-    def _send(self) -> None:
-        connection = self._connection
+def _find_pool(server: Any, field: str) -> Any:
+    """Return the connection pool of redis-py for a URL or a client."""
+    if isinstance(server, str):
         try:
-            commands = [("EVALSHA", script.digest, *arguments) for _, script, arguments in self.requests]
-            connection.send_packed_command(connection.pack_commands(commands))
-            asyncio.get_running_loop().add_reader(connection._sock.fileno(), self._receive)
-        except NotImplementedError:  # the default event loop of Windows
-            self._read_replies()
-        except FAILURES as error:
-            self._fail(error)
+            return ConnectionPool.from_url(server)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"The URL of Redis is invalid: {error}.", field=field, fix="Use redis://host:port/db."
+            ) from None
+    if isinstance(server, Redis):
+        return server.connection_pool
+    raise ConfigurationError(
+        f"A {type(server).__name__} is not a synchronous client of redis-py.",
+        field=field,
+        fix="Pass a URL, redis.Redis, sentinel.master_for(...), or redis.RedisCluster.",
+    )
 
-    def _receive(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._connection._sock.fileno())
-        self._read_replies()
 
-    def _read_replies(self) -> None:
-        """Read the replies, which the server sends one after the other."""
-        connection, unknown = self._connection, []
-        try:
-            for request in self.requests:
-                future, script, _ = request
-                try:
-                    reply = connection.read_response()
-                except NoScriptError:
-                    unknown.append(request)
-                except ResponseError as error:
-                    if not future.done():
-                        future.set_exception(error)
-                else:
-                    if not future.done():
-                        future.set_result(reply)
-            for _, script, _ in unknown:
-                connection.send_command("SCRIPT", "LOAD", script.text)
-                connection.read_response()
-        except FAILURES as error:
-            self._fail(error)
-            return
-        if unknown:
-            self.requests = unknown
-            self._send()
-        else:
-            self._stop()
-            self._client._release(connection)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fail(self, error: Exception) -> None:
-        """Fail all requests that have no reply yet."""
-        self._stop()
-        connection = self._connection
-        if connection is not None:
-            if connection._sock is not None:
-                asyncio.get_running_loop().remove_reader(connection._sock.fileno())
-            connection.disconnect()
-        for future, _, _ in self.requests:
-            if not future.done():
-                future.set_exception(error)
+def _make_connector(pool: Any, timeout: float) -> Callable[[], Connection]:
+    """Return a function that makes connections as a pool does, with timeouts and without retries."""
+    settings = {
+        **{name: value for name, value in pool.connection_kwargs.items() if "maint_notifications" not in name},
+        "socket_timeout": timeout,
+        "socket_connect_timeout": 10 * timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "protocol": 2,
+        "driver_info": None,  # saves two round trips
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+    return partial(pool.connection_class, **settings)

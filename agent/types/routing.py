@@ -234,3 +234,6 @@ class SpendLimit(Value, frozen=True, extra="forbid"):
     """Seconds after which the limit resets; None never resets it."""
     unpriced: Literal["refuse", "allow"] = "refuse"
     """Whether to exclude targets without a known price, or to use them without counting the cost."""
+    strict: bool = False
+    """Whether the excess of one response over its expected cost is the most that is ever overspent, even if responses
+    suddenly become longer. Then fewer requests are in flight when the limit is low. A shared state is always strict."""

@@ -181,7 +181,7 @@ FAULTS: dict[str, type[StoreError]] = {
 
 def wait_until_connected(tracker: RedisCostTracker) -> None:
     end = time.monotonic() + 20
-    while time.monotonic() < end and not tracker._client._client._idle:
+    while time.monotonic() < end and not tracker._client._client.is_connected:
         time.sleep(0.01)
 
 

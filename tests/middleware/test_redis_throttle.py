@@ -223,7 +223,7 @@ def test_without_redis_each_process_keeps_the_limit(own_server: RedisServer, fau
     throttle = RedisThrottle(own_server.url, rpm=6, max_wait=0.0)
     agent = make_agent(throttle, *["ok"] * 20)
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and not throttle._client._client._idle:
+    while time.monotonic() < deadline and not throttle._client._client.is_connected:
         time.sleep(0.01)
     assert ask(agent, form) == "ok"
     break_server(own_server, fault)

@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from agent.engine.locks import ForkSafe
 from agent.providers.rate_limit_hints import RemainingLimit
-from agent.routing.health import Breaker, Cooldown, Permit
+from agent.routing.health import Breaker, Cooldown, Permit, Timings
 from agent.routing.limits import WINDOW, RateLimiter, RequestBudget, Reservation, SpendLedger, SpendRefusal
 from agent.types import BreakerConfig, RateLimit, SpendLimit
 
@@ -83,53 +83,81 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Model: lists of settled and held amounts."""
+    """Model: lists of settled and held amounts, in an adversarial order."""
 
     reservations: Bundle[Reservation] = Bundle("reservations")
+    strict = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = SpendLedger([SpendLimit(dollars=10.0), SpendLimit(dollars=4.0, per="user")])
-        self.spent: dict[str, float] = {"a": 0.0, "b": 0.0}
+        self.limits = {"": 10.0, "a": 4.0, "b": 4.0}
+        """Limits of all requests, and of each user."""
+        self.ledger = SpendLedger(
+            [SpendLimit(dollars=10.0, strict=self.strict), SpendLimit(dollars=4.0, per="user", strict=self.strict)]
+        )
+        self.spent = dict.fromkeys(self.limits, 0.0)
         self.held: dict[int, tuple[str, int, int]] = {}
-        self.confirmed = {"a": 0, "b": 0, "": 0}
-        """Responses since the last surprise, of each user and of all."""
+        self.confirmed = dict.fromkeys(self.limits, 0)
+        """Responses since the last surprise."""
+        self.most_confirmed = dict.fromkeys(self.limits, 1)
+        self.largest_excess = dict.fromkeys(self.limits, 0)
 
-    def _holds(self, user: str) -> float:
-        held = [(expected, most) for owner, expected, most in self.held.values() if user in ("", owner)]
-        return sum(expected if len(held) <= self.confirmed[user] else most for expected, most in held)
+    def _fits(self, owner: str, expected: int, most: int) -> bool:
+        held = [(low, high) for user, low, high in self.held.values() if owner in ("", user)]
+        everything = [*held, (expected, most)]
+        excesses = [high - low for low, high in everything]
+        needed = sum(high for _, high in everything) - max(excesses)
+        if not self.strict and len(held) < self.confirmed[owner]:
+            needed = sum(low for low, _ in everything)
+        return needed <= self.limits[owner] - self.spent[owner]
 
     @rule(
         target=reservations,
         user=st.sampled_from(["a", "b"]),
-        expected=st.integers(min_value=0, max_value=5),
-        more=st.integers(min_value=0, max_value=3),
+        expected=st.integers(min_value=0, max_value=2),
+        more=st.integers(min_value=0, max_value=6),
     )
     def reserve(self, user: str, expected: int, more: int) -> Any:
         reserved = self.ledger.reserve(expected, expected + more, {"user": user}, 0.0)
-        left, everybody = 4.0 - self.spent[user], 10.0 - sum(self.spent.values())
-        fits = expected + self._holds(user) <= left and expected + self._holds("") <= everybody
+        fits = all(self._fits(owner, expected, expected + more) for owner in (user, ""))
         assert isinstance(reserved, Reservation) is fits
         if isinstance(reserved, SpendRefusal):
-            assert (reserved.seconds == math.inf) is (expected <= left and expected <= everybody)
+            left = min(self.limits[owner] - self.spent[owner] for owner in (user, ""))
+            assert (reserved.seconds == math.inf) is (expected <= left)
             return multiple()
         self.held[id(reserved)] = (user, expected, expected + more)
+        for owner in (user, ""):
+            self.largest_excess[owner] = max(self.largest_excess[owner], more)
         return reserved
 
-    @rule(reservation=consumes(reservations), part=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
+    @rule(reservation=consumes(reservations), part=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.0]))
     def settle(self, reservation: Reservation, part: float) -> None:
         user, expected, most = self.held.pop(id(reservation))
         cost = most * part
         self.ledger.settle(reservation, cost, is_response=True)
         self.ledger.settle(reservation, cost, is_response=True)  # a second time is no news
-        self.spent[user] += cost
         for owner in (user, ""):
+            self.spent[owner] += cost
             self.confirmed[owner] = 0 if cost > expected else self.confirmed[owner] + 1
+            self.most_confirmed[owner] = max(self.most_confirmed[owner], self.confirmed[owner])
+            if not self.spent[owner] and not any(owner in ("", one[0]) for one in self.held.values()):
+                self.confirmed[owner] = 0  # the account is forgotten
 
     @invariant()
     def costs_are_added_up_exactly(self) -> None:
         for user in ("a", "b"):
             assert self.ledger.get_spend(1, user) == self.spent[user]
+
+    @invariant()
+    def a_limit_is_exceeded_by_few_excesses_at_most(self) -> None:
+        """By one if strict, and otherwise by as many as responses in a row have confirmed estimates."""
+        for owner, limit in self.limits.items():
+            excesses = 1 if self.strict else self.most_confirmed[owner]
+            assert self.spent[owner] - limit <= excesses * self.largest_excess[owner]
+
+
+class StrictLedgerMachine(LedgerMachine):
+    strict = True
 
 
 class RatesMachine(RuleBasedStateMachine):
@@ -216,10 +244,11 @@ class BudgetMachine(RuleBasedStateMachine):
             self.left -= 1.0
 
 
-for machine in (BreakerMachine, LedgerMachine, RatesMachine, BudgetMachine):
+for machine in (BreakerMachine, LedgerMachine, StrictLedgerMachine, RatesMachine, BudgetMachine):
     machine.TestCase.settings = MOVES
 TestBreaker = BreakerMachine.TestCase
 TestLedger = LedgerMachine.TestCase
+TestStrictLedger = StrictLedgerMachine.TestCase
 TestRates = RatesMachine.TestCase
 TestBudget = BudgetMachine.TestCase
 
@@ -323,6 +352,69 @@ def test_a_spend_limit_is_whole_again_after_its_window() -> None:
     assert isinstance(refusal, SpendRefusal)
     assert refusal.seconds == 1.0
     assert isinstance(ledger.reserve(1.0, 1.0, {}, 60.0), Reservation)
+
+
+def _spend(ledger: SpendLedger, user: Any, dollars: float, now: float) -> None:
+    reservation = ledger.reserve(dollars, 2 * dollars, {"user": user}, now)
+    assert isinstance(reservation, Reservation)
+    ledger.settle(reservation, dollars, is_response=True)
+
+
+def test_values_whose_window_has_ended_are_forgotten() -> None:
+    """Ten new users a second, and windows of a minute."""
+    ledger = SpendLedger([SpendLimit(dollars=1.0, per="user", window=60.0)])
+    in_flight = ledger.reserve(0.5, 1.0, {"user": "slow"}, 0.0)
+    assert isinstance(in_flight, Reservation)
+    for number in range(100_000):
+        _spend(ledger, number, 0.25, number / 10)
+    assert ledger.count_accounts() <= 2 * 600
+    ledger.settle(in_flight, 0.75)
+    assert ledger.get_spend(0, "slow") == 0.75
+
+
+def test_values_for_which_nothing_was_spent_are_forgotten_and_all_others_are_not() -> None:
+    ledger = SpendLedger([SpendLimit(dollars=1.0, per="user"), SpendLimit(dollars=1e9)])
+    for number in range(100_000):
+        metadata = {"user": number}
+        assert ledger.find_refusal(0.5, 1.0, metadata, 0.0) is None
+        assert isinstance(ledger.reserve(2.0, 2.0, metadata, 0.0), SpendRefusal)
+        reservation = ledger.reserve(0.5, 1.0, metadata, 0.0)
+        assert isinstance(reservation, Reservation)
+        ledger.settle(reservation, 0.0)
+    assert ledger.count_accounts() == 0
+    for number in range(1000):
+        _spend(ledger, number, 0.25, 0.0)
+    for number in range(100_000, 110_000):
+        ledger.find_refusal(0.5, 1.0, {"user": number}, 1e9)
+    assert ledger.count_accounts() == 1001
+    assert all(ledger.get_spend(0, number) == 0.25 for number in range(1000))
+
+
+def test_a_window_that_was_renewed_is_not_forgotten() -> None:
+    ledger = SpendLedger([SpendLimit(dollars=1.0, per="user", window=60.0)])
+    for at in (0.0, 70.0):
+        _spend(ledger, "regular", 0.25, at)
+    for number in range(100):
+        _spend(ledger, number, 0.25, 100.0)
+    assert ledger.get_spend(0, "regular") == 0.25
+
+
+def test_times_are_read_while_another_thread_adds_some() -> None:
+    timings, failures = Timings(), []
+
+    def read() -> None:
+        try:
+            for _ in range(20_000):
+                timings.estimate_tokens(1)
+        except RuntimeError as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    while any(reader.is_alive() for reader in readers):
+        timings.observe(0.0, 1.0, None, 1)
+    assert not failures
 
 
 def test_what_the_vendor_says_is_left_counts() -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     consumes,
     initialize,
+    invariant,
     multiple,
     rule,
     run_state_machine_as_test,
@@ -24,6 +25,9 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from agent import Router, Target, errors
+from agent.engine.wire import Answer
+from agent.providers.rate_limit_hints import RemainingLimit
+from agent.routing.limits import RateLimiter
 from agent.routing.outbox import flush_all
 from agent.routing.redis_state import RedisState
 from agent.routing.router_state import (
@@ -36,8 +40,8 @@ from agent.routing.router_state import (
     RouterState,
     Settlement,
 )
-from agent.testing import Simulation, simulate, start
-from agent.types import BreakerConfig, RetryConfig, SpendLimit
+from agent.testing import Script, Simulation, simulate, start
+from agent.types import BreakerConfig, RateLimit, RetryConfig, SpendLimit
 from tests.routing.fleet import Fleet, busy
 from tests.routing.test_limits import ONE, outcomes
 from tests.support.cases import FULL
@@ -112,7 +116,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[str, tuple[int, str, float]] = {}
         self.sent: list[list[Any]] = []
         self.spent = {"all": 0, "a": 0, "b": 0}
-        self.latest: tuple[Any, ...] = ()
 
     def _expire(self) -> None:
         for lease, (_, _, end) in list(self.held.items()):
@@ -191,6 +194,12 @@ class StoreMachine(RuleBasedStateMachine):
                 batch = Settlement("p:1", "t", 0, 5, 7, self._accounts("a"))
                 self.caller.exchange(batch, number=number)
                 self.caller.number -= 1
+
+    @invariant()
+    def check_limits(self) -> None:
+        """Whatever the order of events, because the largest cost of each request is reserved."""
+        assert self.spent["all"] <= 100
+        assert max(self.spent["a"], self.spent["b"]) <= 60
 
     @rule(user=st.sampled_from(["a", "b"]))
     def read(self, user: str) -> None:
@@ -390,9 +399,6 @@ def test_held_money_is_waited_for(make_store: Callable[..., RouterState], regist
 
 
 def _slow(request: Any) -> Any:
-    from agent.engine.wire import Answer
-    from agent.testing import Script
-
     return Answer(Script(ONE)(request).pieces, after=0.5, headers={})
 
 
@@ -428,6 +434,34 @@ def test_a_rejected_key_and_a_rate_limit_are_known_to_all(routers: Callable[...,
     first.reset_health()
     sync_all(first, second)
     assert second.targets[0].health.key_cooldown.seconds_left(0.0) == 0.0
+
+
+def _answer_with_limit(left: str, reset: str) -> Callable[[Any], Any]:
+    headers = {"x-ratelimit-remaining-requests": left, "x-ratelimit-reset-requests": reset}
+    return lambda request: Answer(Script(ONE)(request).pieces, headers=headers)
+
+
+def test_what_a_vendor_has_left_is_known_to_all(routers: Callable[..., tuple[Router, ...]]) -> None:
+    fleet = Fleet(a=_answer_with_limit("0", "20s"), b=["fine"] * 9)
+    first, second, third = routers(fleet, count=3)
+    simulation = Simulation(fleet)
+    sync_all(first, second, third)
+    simulate(simulation, first, "hi")
+    sync_all(first, second)
+    simulate(simulation, second, "hi")
+    assert fleet.asked == ["a", "b"]
+    simulate(simulation, third, "hi")
+    assert fleet.asked[2] == "a", "it has not heard of it yet"
+
+
+def test_of_two_remaining_limits_the_lower_one_counts_until_it_is_reset() -> None:
+    limiter = RateLimiter(RateLimit())
+    limiter.lower_vendor_limits(RemainingLimit.until_time(5, 100.0), None, 90.0)
+    limiter.lower_vendor_limits(RemainingLimit.until_time(9, 100.0), RemainingLimit.until_time(50, 95.0), 90.0)
+    assert limiter.list_vendor_limits(90.0) == [(5, 10.0), (50, 5.0)]
+    limiter.lower_vendor_limits(RemainingLimit.until_time(2, 110.0), RemainingLimit.until_time(80, 110.0), 96.0)
+    assert limiter.list_vendor_limits(96.0) == [(2, 14.0), (80, 14.0)]
+    assert not limiter.is_used_up()
 
 
 def test_conversations_and_response_times_are_shared(routers: Callable[..., tuple[Router, ...]]) -> None:
