@@ -362,8 +362,10 @@ def attach_dag(request: Any, prepared: AgentRequest, response: AgentResponse) ->
     """If the request was a graph, attach the graph with the response appended."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return response
-    from .graph.dag import append_messages  # lazy: only requests with a graph need it
+    from .graph.dag import DAG, append_messages  # lazy: only requests with a graph need it
 
+    if not isinstance(request, DAG):
+        return response
     question = [Message.user(prepared.input)] if prepared.input else []
     object.__setattr__(response, "_dag", append_messages(request, [*question, response.message], [response]))
     return response
@@ -373,8 +375,10 @@ def attach_run_dag(request: Any, result: RunResult) -> RunResult:
     """If the request was a graph, attach the graph extended by the run and its stop reason."""
     if isinstance(request, str) or not hasattr(request, "to_request"):
         return result
-    from .graph.dag import append_messages  # lazy: only requests with a graph need it
+    from .graph.dag import DAG, append_messages  # lazy: only requests with a graph need it
 
+    if not isinstance(request, DAG):
+        return result
     dag = append_messages(request, result.messages, result.responses)
     object.__setattr__(result, "_dag", dag.stop(result.stop_reason or "stop", result.usage))
     return result
@@ -390,20 +394,14 @@ def require_schema(request: RequestLike, options: Mapping[str, Any]) -> AgentReq
     return read
 
 
-def _deadline_in(seconds: float | None, now: float) -> float:
-    """Deadline after so many seconds, or that of the surrounding run if it is earlier."""
-    own = math.inf if seconds is None else now + seconds
-    return min(own, ambient_deadline.get())
-
-
 def sync_context(seconds: float | None) -> Context:
-    """Return a context with a deadline."""
-    return Context(deadline=_deadline_in(seconds, monotonic()))
+    """Return a context whose deadline is after so many seconds, or that of the surrounding run if it is earlier."""
+    return Context(deadline=min(math.inf if seconds is None else monotonic() + seconds, ambient_deadline.get()))
 
 
 def async_context(seconds: float | None) -> Context:
     """Return a context with a deadline on the clock of the running event loop, real or simulated."""
     import asyncio  # lazy: a sync call needs no event loop
 
-    now = monotonic()
-    return Context(deadline=asyncio.get_running_loop().time() + _deadline_in(seconds, now) - now)
+    offset = asyncio.get_running_loop().time() - monotonic()
+    return Context(deadline=sync_context(seconds).deadline + offset)

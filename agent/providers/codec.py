@@ -10,6 +10,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -168,24 +169,27 @@ class CodecBase(ABC):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class SentTools:
-    """Tools of a request by the names under which they were sent, to decode calls."""
+    """Tools of a request, to decode calls."""
 
-    def __init__(self, request: AgentRequest, max_name_length: int, schema_dialect: str) -> None:
-        self._dialect = schema_dialect
-        self._names = original_names(request, max_name_length) if request.tools else {}
-        self._strict = {tool.name: tool for tool in request.tools if isinstance(tool, ToolSpec) and tool.strict}
+    request: AgentRequest
+    max_name_length: int
+    schema_dialect: str
 
     def original_name(self, sent: str) -> str:
         """Return the name in the request of a tool with a normalized name."""
-        return self._names.get(sent, sent)
+        return original_names(self.request, self.max_name_length).get(sent, sent)
 
     def restore(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert arguments from the compiled schema of a strict tool to the tool's schema."""
-        if not arguments or (tool := self._strict.get(name)) is None:
+        if not arguments:
             return arguments
-        restored = compile_schema(tool_parameters(tool), self._dialect).restore(arguments)
-        return restored if isinstance(restored, dict) else arguments
+        for tool in self.request.tools:
+            if isinstance(tool, ToolSpec) and tool.strict and tool.name == name:
+                restored = compile_schema(tool_parameters(tool), self.schema_dialect).restore(arguments)
+                return restored if isinstance(restored, dict) else arguments
+        return arguments
 
 
 def choose_unique_id(id: str, taken: set[str], warnings: dict[str, None]) -> str:
