@@ -395,7 +395,7 @@ def require_schema(request: RequestLike, options: Mapping[str, Any]) -> AgentReq
 
 
 def sync_context(seconds: float | None) -> Context:
-    """Return a context whose deadline is after so many seconds, or that of the surrounding run if it is earlier."""
+    """Return a context with a deadline, which is that of the surrounding run if it is earlier."""
     return Context(deadline=min(math.inf if seconds is None else monotonic() + seconds, ambient_deadline.get()))
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..errors import ConfigurationError
-from ..stores.redis_client import FAILURES, FailFastClient, RedisScript, check_namespace, convert_redis_error
+from ..errors import ConfigurationError, printable
+from ..stores.redis_client import FailFastClient, check_namespace, convert_redis_error
+from ..stores.redis_connections import FAILURES, RedisScript
 
 _RETENTION = 30 * 86400.0
 _GET = RedisScript("return redis.call('GET', KEYS[1])")
@@ -62,6 +63,7 @@ class RedisResponseStore:
         return rebuild, (self._url,)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"RedisResponseStore(name={self._name!r})"  # the URL may hold a password
 

@@ -18,15 +18,8 @@ from .. import errors
 from ..engine.flow import Flow, Query
 from ..models.prices import to_dollars, to_units
 from ..stores.base import StoreError
-from ..stores.redis_client import (
-    FAILURES,
-    REFUSALS,
-    FailFastClient,
-    RedisClient,
-    RedisScript,
-    check_namespace,
-    convert_redis_error,
-)
+from ..stores.redis_client import REFUSALS, FailFastClient, RedisClient, check_namespace, convert_redis_error
+from ..stores.redis_connections import FAILURES, RedisScript
 from ..types import AgentRequest, AgentResponse, Attempt, Usage, freeze
 from .base import CallInfo
 from .limits import CostTracker, Spending
@@ -169,6 +162,7 @@ class RedisCostTracker(CostTracker):
         return rebuild, (self._url,)
 
     @override
+    @errors.printable
     def __repr__(self) -> str:
         return f"RedisCostTracker(name={self._name!r})"  # the URL may hold a password
 

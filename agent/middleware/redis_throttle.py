@@ -13,7 +13,8 @@ from typing_extensions import override
 from .. import errors
 from ..engine.flow import Flow, Now, Query, Sleep
 from ..models.token_estimates import estimate_prompt
-from ..stores.redis_client import FAILURES, FailFastClient, RedisScript, check_namespace
+from ..stores.redis_client import FailFastClient, check_namespace
+from ..stores.redis_connections import FAILURES, RedisScript
 from ..types import AgentRequest
 from .base import CallInfo
 from .limits import WINDOW, Throttle
@@ -148,6 +149,7 @@ class RedisThrottle(Throttle):
         return rebuild, (self._url,)
 
     @override
+    @errors.printable
     def __repr__(self) -> str:
         return f"RedisThrottle(name={self._name!r})"  # the URL may hold a password
 
@@ -181,7 +183,7 @@ class RedisThrottle(Throttle):
         call.state.update(slot=local, shared=slot)
 
     @override
-    def after(self, response: Any, call: CallInfo) -> Flow[None]:
+    def after(self, response: Any, call: CallInfo) -> Flow[None]:  # Any: of any kind of call
         yield from self._settle_shared(call)
 
     @override

@@ -10,7 +10,8 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..errors import ConfigurationError
-from ..stores.redis_client import RedisClient, RedisScript
+from ..stores.redis_client import RedisClient
+from ..stores.redis_connections import RedisScript
 from .redis_scripts import ADMIT, EXCHANGE
 from .router_state import LEASE_SECONDS, AdmitReply, AdmitRequest, Batch, HealthUpdate, OnLost, Policy, Refusal, Update
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..types import freeze
 from .base import (
     ConflictError,
@@ -34,7 +34,8 @@ from .base import (
     read_rows,
     select_new_rows,
 )
-from .redis_client import FAILURES, TIMEOUTS, RedisClient, RedisScript, check_namespace, convert_redis_error
+from .redis_client import TIMEOUTS, RedisClient, check_namespace, convert_redis_error
+from .redis_connections import FAILURES, RedisScript
 from .search import SearchTerms, extract_text
 
 _PAGE = 100
@@ -194,6 +195,7 @@ class RedisStore:
         return rebuild, (self._url,)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"RedisStore(name={self._name!r})"  # the URL may hold a password
 

@@ -34,18 +34,6 @@ except ImportError as _missing:
 
 from .redis_connections import FAILURES, Argument, Connection, RedisScript, RedisServer
 
-__all__ = [
-    "FAILURES",
-    "REFUSALS",
-    "TIMEOUTS",
-    "FailFastClient",
-    "RedisClient",
-    "RedisDownError",
-    "RedisScript",
-    "check_namespace",
-    "convert_redis_error",
-]
-
 TIMEOUTS: tuple[type[Exception], ...] = (RedisTimeoutError, TimeoutError)
 """Errors of a server that does not reply in time."""
 _TEMPORARY = ("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
@@ -56,7 +44,7 @@ _PROBE_SECONDS = 1.0
 
 def check_namespace(name: str) -> None:
     """Raise a ConfigurationError unless the name can be part of keys."""
-    if _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"The name {name!r} is invalid.", field="name", fix="Use 1 to 64 letters, digits, and the characters _ . -"
         )

@@ -46,7 +46,7 @@ class Patience:
     __slots__ = ("_ticks", "seconds")
 
     def __init__(self, timeout: float) -> None:
-        self.seconds = timeout / TICKS
+        self.seconds: float = timeout / TICKS
         """Seconds of one wait."""
         self._ticks = TICKS
 

@@ -216,17 +216,17 @@ class Toolkit(Sequence[Tool]):
     def __repr__(self) -> str:
         return f"Toolkit({str(self.root)!r}: {', '.join(tool.name for tool in self._tools)})"
 
-    read = _ToolAttribute(ReadTool, "root")
-    write = _ToolAttribute(WriteTool, "allow_write")
-    edit = _ToolAttribute(EditTool, "allow_write")
-    edit_confirm = _ToolAttribute(EditConfirmTool, "allow_write")
-    glob = _ToolAttribute(GlobTool, "root")
-    grep = _ToolAttribute(GrepTool, "root")
-    stat = _ToolAttribute(StatTool, "root")
-    todo_write = _ToolAttribute(TodoWriteTool, "root")
-    bash = _ToolAttribute(BashTool, "allow_exec")
-    python = _ToolAttribute(PythonTool, "allow_exec")
-    web_fetch = _ToolAttribute(WebFetchTool, "allow_network")
+    read: _ToolAttribute[ReadTool] = _ToolAttribute(ReadTool, "root")
+    write: _ToolAttribute[WriteTool] = _ToolAttribute(WriteTool, "allow_write")
+    edit: _ToolAttribute[EditTool] = _ToolAttribute(EditTool, "allow_write")
+    edit_confirm: _ToolAttribute[EditConfirmTool] = _ToolAttribute(EditConfirmTool, "allow_write")
+    glob: _ToolAttribute[GlobTool] = _ToolAttribute(GlobTool, "root")
+    grep: _ToolAttribute[GrepTool] = _ToolAttribute(GrepTool, "root")
+    stat: _ToolAttribute[StatTool] = _ToolAttribute(StatTool, "root")
+    todo_write: _ToolAttribute[TodoWriteTool] = _ToolAttribute(TodoWriteTool, "root")
+    bash: _ToolAttribute[BashTool] = _ToolAttribute(BashTool, "allow_exec")
+    python: _ToolAttribute[PythonTool] = _ToolAttribute(PythonTool, "allow_exec")
+    web_fetch: _ToolAttribute[WebFetchTool] = _ToolAttribute(WebFetchTool, "allow_network")
 
     # State
 

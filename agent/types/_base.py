@@ -163,12 +163,12 @@ def freeze(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         frozen = FrozenDict(value)
-        for key, item in frozen.items():
+        for key, item in value.items():
             if type(item) not in _AS_IS:
-                _put(frozen, key, freeze(item))  # safe while iterating: the key exists
+                _put(frozen, key, freeze(item))
         return frozen
     if isinstance(value, list | tuple):
-        return FrozenList([item if type(item) in _AS_IS else freeze(item) for item in value])
+        return FrozenList(map(freeze, value))
     return value
 
 

@@ -175,12 +175,21 @@ class MessageEncoder:
         encoded: list[MessageParam] = []
         content: list[Block] = []
         previous = ""
-        assistant = Role.ASSISTANT  # looking up enum members is slow in Python 3.11
+        tool, assistant = Role.TOOL, Role.ASSISTANT  # looking up enum members is slow in Python 3.11
         for message in messages:
-            blocks = self._encode_message(message)
+            text, sender = message.content, message.role
+            if message.extra or (message.name is not None and sender is not tool):
+                self._warn_about_keys(message)
+            blocks: list[Block]
+            if not isinstance(text, str):
+                blocks = self._encode_parts(message)
+            else:
+                blocks = [self._encode_text_result(message, text) if sender is tool else {"type": "text", "text": text}]
+                if self._caches_request:
+                    self.cache_slots.append(CacheSlot(cast(JsonDict, blocks[0])))
             if not blocks:
                 continue
-            role: Literal["user", "assistant"] = "assistant" if message.role is assistant else "user"
+            role: Literal["user", "assistant"] = "assistant" if sender is assistant else "user"
             if role == previous:
                 content += blocks
             else:
@@ -190,26 +199,20 @@ class MessageEncoder:
             _strip_prefill(content[-1])
         return encoded
 
-    def _encode_message(self, message: Message) -> list[Block]:
-        content = message.content
-        if message.extra:
-            self._context.drop_extra(message.extra, "a message")
+    def _warn_about_keys(self, message: Message) -> None:
+        self._context.drop_extra(message.extra, "a message")
         if message.name is not None and message.role is not Role.TOOL:
             self._context.warn(NAME_LEFT_OUT)
-        if not isinstance(content, str):
-            return self._encode_parts(message)
-        block: TextBlock | ToolResultBlock
-        if message.tool_call_id is not None and message.role is Role.TOOL:
-            block = {"type": "tool_result", "tool_use_id": _encode_id(message.tool_call_id)}
-            if content.strip():
-                block["content"] = content
-            if toolset := self._toolsets.get(message.tool_call_id):
-                block["toolset_name"] = toolset
-        else:
-            block = {"type": "text", "text": content}
-        if self._caches_request:
-            self.cache_slots.append(CacheSlot(cast(JsonDict, block)))
-        return [block]
+
+    def _encode_text_result(self, message: Message, text: str) -> TextBlock | ToolResultBlock:
+        if message.tool_call_id is None:
+            return {"type": "text", "text": text}
+        block: ToolResultBlock = {"type": "tool_result", "tool_use_id": _encode_id(message.tool_call_id)}
+        if text.strip():
+            block["content"] = text
+        if toolset := self._toolsets.get(message.tool_call_id):
+            block["toolset_name"] = toolset
+        return block
 
     def _encode_parts(self, message: Message) -> list[Block]:
         encode_part = self._encode_assistant_part if message.role is Role.ASSISTANT else self._encode_user_part

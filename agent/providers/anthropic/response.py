@@ -47,7 +47,7 @@ class BlockReader:
         self._origin = request_origin(provider, API, request.model or model)
         self._ids: set[str] = set()
         self.warnings: dict[str, None] = {}
-        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
+        self.tools: SentTools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_part(self, block: dict[str, Any]) -> Part | None:
         """Decode a block; None if it is blank. Blocks of unknown types are kept and sent back."""

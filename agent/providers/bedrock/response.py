@@ -55,7 +55,7 @@ class BlockReader:
 
     def __init__(self, provider: str, request: AgentRequest) -> None:
         self._origin = request_origin(provider, API, request.model or "")
-        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
+        self.tools: SentTools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_part(self, block: dict[str, Any]) -> Part | None:
         """Decode a block; None if it is blank. Blocks of other kinds are kept and sent back."""

@@ -53,7 +53,7 @@ class MessageReader:
         # Without an origin, repair moves an image to a user message. Most vendors reject it in an assistant message.
         self._image_origin = self._origin if "images" in dialect.replayed else None
         self._request = request
-        self.tools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
+        self.tools: SentTools = SentTools(request, MAX_NAME_LENGTH, SCHEMA_DIALECT)
 
     def read_choice(self, choice: Mapping[str, Any], body: Mapping[str, Any]) -> JsonDict:
         """Decode a complete choice, as fields of a response."""
