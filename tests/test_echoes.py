@@ -170,6 +170,30 @@ def test_no_echo_of_the_key_is_shown(form: str, rng: random.Random, caplog: pyte
         raise ExceptionGroup(f"{len(failures)} cases", failures)
 
 
+FIELDS: dict[str, Callable[[str], str]] = {
+    "message": lambda text: json.dumps({"error": {"message": text}}),
+    "code": lambda text: json.dumps({"error": {"message": "no", "code": text}}),
+    "detail": lambda text: json.dumps({"detail": {"headers": text}}),
+    "text": lambda text: text,
+}
+
+
+@pytest.mark.malformed
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_limit_cuts_the_key_before_it_is_redacted(field: str) -> None:
+    texts = [
+        KEY * 3000,
+        *("x" * (limit - start) + KEY for limit in (200, 2048, 4096, 8192) for start in range(4, 64, 8)),
+    ]
+    with LoopbackServer(lambda request: Answer([body], status=400)) as server:
+        agent = Agent("openai-chat:m", api_key=KEY, base_url=server.url, max_retries=0)
+        for text in texts:
+            body = FIELDS[field](text).encode()
+            with pytest.raises(errors.AgentError) as caught:
+                agent.complete("x")
+            assert_no_trace(caught.value)
+
+
 @pytest.mark.parametrize("status", [200, 401, 500])
 def test_no_echo_of_the_key_is_stored(status: int, tmp_path: Path) -> None:
     """Sessions, journals, caches and batches of failing calls."""

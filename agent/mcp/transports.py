@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from ..errors import ConfigurationError
 from ..providers.base import is_loopback
+from .credentials import filter_loggers, find_header_secrets, find_url_secrets
 from .errors import HTTP_ERROR_KEY, ConnectionLog
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ async def _read_messages(stdout: asyncio.StreamReader | None, incoming: Any, log
                 await incoming.send(SessionMessage(unreadable))
                 continue
             invalid_line += 1
-            log.invalid_line = log.invalid_line or log.redact(line[:200].decode("utf-8", "replace")).strip()
+            log.invalid_line = log.invalid_line or log.redact(line.decode("utf-8", "replace"), 200).strip()
             if invalid_line > _MAX_INVALID_LINES:
                 log.reason = f"more than {_MAX_INVALID_LINES} lines of its output were not messages"
                 return
@@ -251,15 +252,8 @@ class ServerAddress:
             )
 
     @property
-    def password(self) -> str | None:
-        return urlsplit(self.url).password
-
-    @property
-    def display_url(self) -> str:
-        """The URL without credentials and query."""
-        parts = urlsplit(self.url)
-        port = "" if parts.port is None else f":{parts.port}"
-        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    def secrets(self) -> list[str]:
+        return [*find_header_secrets(self.headers), *find_url_secrets(self.url)]
 
 
 @asynccontextmanager
@@ -274,6 +268,7 @@ async def connect_http(
         _HTTPClient(max_bytes, headers=headers, timeout=timeout, limits=limits, auth=address.auth) as client,
         streamable_http_client(address.url, http_client=client, max_sse_event_size=max_bytes) as streams,
     ):
+        filter_loggers()  # the client has imported its transport
         yield streams
 
 
@@ -352,7 +347,7 @@ async def _error_response(request: httpx2.Request, response: httpx2.Response) ->
     if is_rpc_error and not session_lost:
         headers = {"content-type": "application/json"}
         return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-    text = body[:500].decode("utf-8", "replace")
+    text = body.decode("utf-8", "replace")
     return _make_error_response(request, {"status": response.status_code, "text": text, "session_lost": session_lost})
 
 
