@@ -114,6 +114,8 @@ _TLS = ssl.create_default_context()
 
 def call(form: str, agent: Agent, library: Any) -> None:
     """Make a call, directly or through a client of a library."""
+    if form == "batch":
+        library = None  # it needs async clients, see `abatch`
     if form in FORMS:
         with nullcontext() if library is None else library.Client(verify=_TLS) as client:
             FORMS[form](agent.with_config(http_client=client) if client else agent)
