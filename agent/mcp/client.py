@@ -24,6 +24,7 @@ from ..schemas.validation import run_until
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
+from ..types.option_errors import check_options
 from .credentials import Redactor, display_url, find_command_secrets
 from .errors import ConnectionLog, SessionLost, connection_lost, require_sdk, timeout_error
 from .tools import (
@@ -127,13 +128,13 @@ class MCPServer:
         require_sdk()
         from .transports import StdioCommand, connect_stdio  # lazy: needs the extra
 
-        if isinstance(args, str):
+        if isinstance(args, str) or not isinstance(args, Iterable):
             raise errors.ConfigurationError(
                 "args must be a list of strings.", field="args", fix="Pass a list with one string for each argument."
             )
         stdio_command = StdioCommand(command, tuple(args), dict(env or {}), None if cwd is None else os.fspath(cwd))
         connect = partial(connect_stdio, stdio_command, settings.get("max_bytes", _MAX_BYTES))
-        secrets = find_command_secrets(stdio_command.args, stdio_command.env or {})
+        secrets = find_command_secrets(stdio_command.args, stdio_command.env)
         return cls(connect, _display_name(stdio_command), secrets, **settings)
 
     @classmethod
@@ -455,12 +456,17 @@ class MCPServer:
 
 
 def _check_settings(settings: ServerSettings) -> None:
+    check_options(settings, ServerSettings.__annotations__, "MCPServer")
     for key in ("timeout", "connect_timeout", "max_bytes"):
         value: Any = settings.get(key)
-        if value is not None and not value > 0:
-            raise errors.ConfigurationError(f"{key} must be more than 0.", field=key, fix="Leave it out, or raise it.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and value > 0):
+            raise errors.ConfigurationError(
+                f"{key} must be a number greater than 0.", field=key, fix="Leave it out, or raise it."
+            )
     for key in ("only", "without"):
-        if isinstance(settings.get(key), str):
+        names = settings.get(key)
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise errors.ConfigurationError(f"{key} must be a list of names.", field=key, fix="Pass a list of names.")
 
 

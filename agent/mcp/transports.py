@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 import httpx2
@@ -47,8 +47,14 @@ class StdioCommand:
 
     command: str
     args: Sequence[str] = field(default=(), repr=False)
-    env: Mapping[str, str] | None = field(default=None, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
+
+    def __post_init__(self) -> None:
+        # Values are not quoted, because they may be secrets.
+        for name, words in (("command", [self.command]), ("args", self.args), ("env", [*self.env, *self.env.values()])):
+            if not all(isinstance(word, str) for word in words):
+                raise ConfigurationError(f"{name} must contain only strings.", field=name, fix="Convert it with str().")
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
@@ -128,7 +134,7 @@ async def _start_process(command: StdioCommand, max_bytes: int) -> tuple[asyncio
             lambda: _Protocol(max_bytes),
             command.command,
             *command.args,
-            env={**get_default_environment(), **(command.env or {})},
+            env={**get_default_environment(), **command.env},
             cwd=command.cwd,
             start_new_session=True,
         )
@@ -229,14 +235,18 @@ class ServerAddress:
     allow_insecure: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _split_url(self.url)
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(
-                "The URL of an MCP server must start with http or https.",
+                "The URL of an MCP server must be valid, and start with http or https.",
                 field="url",
                 fix="Pass one such as https://example.com/mcp; for a program, use MCPServer.stdio().",
             )
         for name, value in self.headers.items():
+            if not all(isinstance(text, str) for text in (name, value)):
+                raise ConfigurationError(
+                    "Header names and values must be strings.", field="headers", fix="Convert them with str()."
+                )
             if not name.isascii() or any(ord(letter) < 32 or ord(letter) == 127 for letter in f"{name}{value}"):
                 raise ConfigurationError(  # without the value, which is a secret
                     f"The header {name.encode('unicode_escape').decode()!r} contains a control or non-ASCII character.",
@@ -254,6 +264,18 @@ class ServerAddress:
     @property
     def secrets(self) -> list[str]:
         return [*find_header_secrets(self.headers), *find_url_secrets(self.url)]
+
+
+def _split_url(url: str) -> SplitResult | None:
+    """Split a URL; return None if it is invalid."""
+    try:
+        if not url.isprintable() or " " in url:
+            return None
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises ValueError for an invalid port
+    except (ValueError, AttributeError):  # AttributeError: it is no string
+        return None
+    return parts
 
 
 @asynccontextmanager
