@@ -28,6 +28,8 @@ _LOOKS_SECRET = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z]).{16,}")
 _SETTING = re.compile(r"([\w -]+)[=:]\s*(.+)", re.DOTALL)
 """An argument such as `--token=…` or `Authorization: Bearer …`."""
 _INPUT = re.compile(r", input_value=.*, input_type=[\w.]+")
+_PATH = re.compile(r"[.~]{0,2}[/\\]|[A-Za-z]:[/\\]")
+"""The start of a path. Servers for files quote paths in their results."""
 _SDK_LOGGERS = ("mcp", "client", "httpx2", "httpcore2", "asyncio", "anyio")
 
 
@@ -74,7 +76,10 @@ def find_header_secrets(headers: Mapping[str, str]) -> Iterator[str]:
 
 def find_url_secrets(url: str) -> Iterator[str]:
     """Find the user, the password, the values of the query, and parts of the path that look like keys."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an argument that only looks like a URL
+        return
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     yield from (password, f"{user}:{password}") if password else (user,)
     yield from (value for _, value in parse_qsl(parts.query) if len(value) >= _MIN_QUERY_VALUE)
@@ -91,8 +96,12 @@ def display_url(url: str) -> str:
 
 
 def find_command_secrets(args: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
-    """Find the values of environment variables, and arguments whose name or form is that of a credential."""
-    yield from env.values()
+    """Find values of variables other than paths, and arguments whose name or form is that of a credential."""
+    for name, value in env.items():
+        if "://" in value:
+            yield from find_url_secrets(value)
+        if is_credential_header(name) or not ("://" in value or _PATH.match(value)):
+            yield value
     name = ""
     for arg in args:
         setting = _SETTING.fullmatch(arg)

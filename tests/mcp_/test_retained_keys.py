@@ -20,6 +20,7 @@ from agent import errors
 from agent.engine.wire import Answer, WireRequest
 from agent.loop import MemoryJournal
 from agent.mcp import MCPServer
+from agent.mcp.credentials import Redactor, find_command_secrets
 from agent.testing import LoopbackServer, RawAnswer, scripted_agent
 from agent.tools import ToolError
 from agent.types import ToolCall
@@ -218,6 +219,8 @@ SHOWN = (
 """Lines of output that are no messages, or last words."""
 SECRETS: dict[str, tuple[list[str], dict[str, str]]] = {
     "environment": ([], {"TOKEN": KEY}),
+    "variable": ([], {"SETTING": KEY, "ROOT": "/srv"}),
+    "URL in the environment": ([], {"DATABASE": f"postgres://user:{quote(KEY, safe='')}@localhost/db"}),
     "option": ([f"--token={KEY}"], {}),
     "option of two words": (["--api-key", KEY], {}),
     "header": (["--header", f"Authorization: Bearer {KEY}"], {}),
@@ -244,3 +247,8 @@ def test_no_failure_of_a_program_shows_a_credential(
             check(failures, f"{name}, key in {secret}", make, call, rng.random() < 0.5, caplog)
     if failures:
         raise ExceptionGroup(f"{len(failures)} cases", failures)
+
+
+def test_paths_and_settings_of_a_server_are_not_redacted() -> None:
+    secrets = find_command_secrets(["--root", "/srv/files", "x://["], {"ROOT": "/srv/files", "KEY_FILE": "/srv/key"})
+    assert Redactor(secrets)("no file /srv/files/a, no /srv/key") == "no file /srv/files/a, no ***"
