@@ -104,6 +104,28 @@ def forget_frames(error: AnyError) -> AnyError:
     return error
 
 
+def redact_failure(error: AnyError, redact: Callable[[str], str]) -> AnyError:
+    """Redact the texts of an error and its causes, and drop their frames.
+
+    Other exceptions that show a secret are dropped from the causes.
+    """
+    each: BaseException | None = forget_frames(error)
+    while each is not None:
+        if each is error or isinstance(each, AgentError):
+            each.args = tuple(redact(text) if isinstance(text, str) else text for text in each.args)
+        if isinstance(each, AgentError):
+            for name in ("message", "code", "request_id", "body", "fix"):
+                if (text := getattr(each, name)) is not None:
+                    setattr(each, name, redact(text))
+        if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
+            setattr(each, "partial", partial.copy_with(request_id=redact(partial.request_id)))  # noqa: B010
+        cause = each.__cause__
+        if cause is not None and not isinstance(cause, AgentError) and redact(str(cause)) != str(cause):
+            cause = each.__cause__ = None
+        each = cause
+    return error
+
+
 def hide_arguments(function: Function) -> Function:
     """Decorator: errors keep neither the arguments, which may hold secrets, nor the frames below."""
 

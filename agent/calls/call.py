@@ -242,21 +242,7 @@ def hide_secrets(error: errors.AgentError, provider: Provider, request: AgentReq
     def hide(text: str) -> str:
         return redact(redact_headers(text), secrets) if secrets else redact_headers(text)
 
-    each: BaseException | None = errors.forget_frames(error)
-    while each is not None:
-        if isinstance(each, errors.AgentError):
-            each.message = hide(each.message)
-            each.args = tuple(hide(text) if isinstance(text, str) else text for text in each.args)
-            for name in ("code", "request_id", "body"):
-                if (text := getattr(each, name)) is not None:
-                    setattr(each, name, hide(text))
-        if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
-            setattr(each, "partial", partial.copy_with(request_id=hide(partial.request_id)))  # noqa: B010
-        cause = each.__cause__
-        if cause is not None and not isinstance(cause, errors.AgentError) and hide(str(cause)) != str(cause):
-            cause = each.__cause__ = None
-        each = cause
-    return error
+    return errors.redact_failure(error, hide)
 
 
 def attempt(call: Call, *, target: str, provider: Provider, model: str | None) -> Call:

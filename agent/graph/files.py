@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from ..errors import ConfigurationError
 from ..stores.files import replace_file
 from ..types import FrozenDict, Message, NodeData, Vocabulary, freeze, read_node_data
+from ..types._base import is_finite
 from .node import Node
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ def decode_node(row: Mapping[str, Any], known: Mapping[str, Node]) -> Node:
         parents = tuple(known[parent] for parent in ids)
         metadata = _metadata(row, data, content)
         timestamp = float(_expect(row.get("timestamp") or 0.0, int | float, f"the timestamp of {name}"))
+        if not isfinite(timestamp):
+            raise ValueError("its timestamp is not a finite number")
         return Node(parents, content, id, timestamp, metadata)
     except KeyError as error:
         raise _invalid(f"{name} precedes its parent {error}") from None
@@ -95,9 +99,12 @@ def _metadata(row: Mapping[str, Any], data: Mapping[str, Any], content: NodeData
     metadata = dict(_expect(row.get("metadata") or {}, Mapping, "metadata"))
     if unknown:
         metadata[_UNKNOWN] = unknown
+    if not is_finite(metadata):
+        raise ValueError(_OUT_OF_RANGE)
     return freeze(metadata) if metadata else FrozenDict()
 
 
+_OUT_OF_RANGE = "an unknown field contains NaN or an infinite number"
 _ALSO_IN_MESSAGES = ("tool_calls", "tool_name", "tool_use_id", "details", "is_error", "result")
 
 
@@ -149,7 +156,10 @@ def _link_nodes(head: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> C
     try:
         ids = [_expect(id, str, "a head") for id in _expect(head.get("heads", ()), list | tuple, "'heads'")]
         heads = tuple(nodes[id] for id in ids)
-        extra = freeze({key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS})
+        extra = {key: value for key, value in head.items() if key not in _DOCUMENT_FIELDS}
+        if not is_finite(extra):
+            raise _invalid(_OUT_OF_RANGE)
+        extra = freeze(extra)
     except KeyError as error:
         raise _invalid(f"head {error} is not a node of the graph") from None
     except RecursionError:

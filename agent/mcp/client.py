@@ -24,6 +24,8 @@ from ..schemas.validation import run_until
 from ..tools.base import Tool, ToolContext
 from ..types import ContentPart, Message
 from ..types.config import Risk
+from ..types.option_errors import check_options
+from .credentials import Redactor, display_url, find_command_secrets
 from .errors import ConnectionLog, SessionLost, connection_lost, require_sdk, timeout_error
 from .tools import (
     MCPResult,
@@ -100,8 +102,8 @@ class MCPServer:
         _check_settings(settings)
         self._settings = settings
         self._connect = connect
-        self._label = settings.get("name") or label
-        self._secrets = tuple(secrets)
+        self._redact = Redactor(secrets)
+        self._label = settings.get("name") or self._redact(label)
         self._lock = threading.Lock()
         self._session: MCPSession | None = None
         self._tools: Sequence[MCPTool] = ()
@@ -126,13 +128,14 @@ class MCPServer:
         require_sdk()
         from .transports import StdioCommand, connect_stdio  # lazy: needs the extra
 
-        if isinstance(args, str):
+        if isinstance(args, str) or not isinstance(args, Iterable):
             raise errors.ConfigurationError(
                 "args must be a list of strings.", field="args", fix="Pass a list with one string for each argument."
             )
         stdio_command = StdioCommand(command, tuple(args), dict(env or {}), None if cwd is None else os.fspath(cwd))
         connect = partial(connect_stdio, stdio_command, settings.get("max_bytes", _MAX_BYTES))
-        return cls(connect, _display_name(stdio_command), (env or {}).values(), **settings)
+        secrets = find_command_secrets(stdio_command.args, stdio_command.env)
+        return cls(connect, _display_name(stdio_command), secrets, **settings)
 
     @classmethod
     @errors.hide_arguments
@@ -156,10 +159,8 @@ class MCPServer:
         from .transports import ServerAddress, connect_http  # lazy: needs the extra
 
         address = ServerAddress(url, dict(headers or {}), auth, allow_insecure)
-        secrets = [word for value in address.headers.values() for word in (value, *value.split()[-1:])]
-        secrets += [address.password] if address.password else []
         connect = partial(connect_http, address, settings.get("max_bytes", _MAX_BYTES))
-        return cls(connect, address.display_url, secrets, **settings)
+        return cls(connect, display_url(address.url), address.secrets, **settings)
 
     @classmethod
     def in_process(
@@ -264,7 +265,9 @@ class MCPServer:
         seconds = timeout or tool.timeout or _DEFAULT_TIMEOUT
         checked = run_until(monotonic() + seconds, tool.check, arguments or {})
         return self._run_sync(
-            make_call(tool, checked, _make_context(tool, report), seconds), f"calling {tool.original}", seconds
+            make_call(tool, checked, _make_context(tool, report), seconds, self._redact),
+            f"calling {tool.original}",
+            seconds,
         )
 
     async def acall(
@@ -284,7 +287,9 @@ class MCPServer:
         self, tool: MCPTool, arguments: Mapping[str, Any], context: ToolContext[Any], seconds: float | None
     ) -> MCPResult:
         """Call a tool with validated arguments; used by `MCPTool`."""
-        return await self._run_async(make_call(tool, arguments, context, seconds), f"calling {tool.original}", seconds)
+        return await self._run_async(
+            make_call(tool, arguments, context, seconds, self._redact), f"calling {tool.original}", seconds
+        )
 
     def resources(self) -> list[mcp_types.Resource]:
         """List the server's resources."""
@@ -333,7 +338,7 @@ class MCPServer:
     def _start_session(self) -> MCPSession:
         from .session import MCPSession  # lazy: needs the extra
 
-        log = ConnectionLog(self._label, self._secrets)
+        log = self._make_log()
         self._session = MCPSession(self._connect, log, self._connect_timeout, self._settings.get("mode", "auto"))
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -341,6 +346,9 @@ class MCPServer:
         self._finalizer = weakref.finalize(self, self._session.stop)
         self._finalizer.atexit = False
         return self._session
+
+    def _make_log(self) -> ConnectionLog:
+        return ConnectionLog(self._label, self._redact)
 
     def _detach_session(self) -> MCPSession | None:
         with self._lock:
@@ -365,7 +373,7 @@ class MCPServer:
         session = self._session
         if session is None or session.client is None:
             self._active_session()
-            raise connection_lost(ConnectionLog(self._label), "reading server information")
+            raise connection_lost(self._make_log(), "reading server information")
         return session.client
 
     def _run_sync(self, work: Callable[[Client], Awaitable[T]], doing: str, seconds: float = _DEFAULT_TIMEOUT) -> T:
@@ -410,7 +418,7 @@ class MCPServer:
         try:
             return future.result(seconds + _GRACE_PERIOD)
         except StillWaiting:  # a blocking server in this process stops the loop that raises timeouts
-            raise timeout_error(ConnectionLog(self._label), doing, seconds) from None
+            raise timeout_error(self._make_log(), doing, seconds) from None
 
     # Tools
 
@@ -448,12 +456,17 @@ class MCPServer:
 
 
 def _check_settings(settings: ServerSettings) -> None:
+    check_options(settings, ServerSettings.__annotations__, "MCPServer")
     for key in ("timeout", "connect_timeout", "max_bytes"):
         value: Any = settings.get(key)
-        if value is not None and not value > 0:
-            raise errors.ConfigurationError(f"{key} must be more than 0.", field=key, fix="Leave it out, or raise it.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and value > 0):
+            raise errors.ConfigurationError(
+                f"{key} must be a number greater than 0.", field=key, fix="Leave it out, or raise it."
+            )
     for key in ("only", "without"):
-        if isinstance(settings.get(key), str):
+        names = settings.get(key)
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise errors.ConfigurationError(f"{key} must be a list of names.", field=key, fix="Pass a list of names.")
 
 

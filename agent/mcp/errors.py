@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from .. import errors
 from ..errors import ConfigurationError
 from ..tools.base import ToolError
+from .credentials import Redactor, drop_inputs
 
 if TYPE_CHECKING:
     from mcp import MCPError
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=errors.AgentError)
 _MAX_STDERR = 4_096
-_MIN_SECRET = 6
 _COLOR_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class ConnectionLog:
     """Facts about a connection, recorded by the transport for error messages."""
 
-    def __init__(self, label: str, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, label: str, redactor: Redactor) -> None:
         self.label = label
-        self._secrets = sorted({secret for secret in secrets if len(secret) >= _MIN_SECRET}, key=len, reverse=True)
+        self.redactor = redactor
         self.clear()
 
     def clear(self) -> None:
@@ -44,22 +43,22 @@ class ConnectionLog:
         self.invalid_line: str | None = None
         """The first line of output that is not a message."""
         self._stderr = bytearray()
+        self._has_all_stderr = True
 
     def add_stderr(self, data: bytes) -> None:
         self._stderr += data
+        self._has_all_stderr = self._has_all_stderr and len(self._stderr) <= _MAX_STDERR
         del self._stderr[:-_MAX_STDERR]
 
-    def redact(self, text: str) -> str:
-        """Remove secrets and control characters."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        text = _COLOR_CODES.sub("", text)
-        return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+    def redact(self, text: str, length: int) -> str:
+        """Return the start of a text, without secrets and control characters."""
+        return _remove_control_characters(self.redactor.redact_start(drop_inputs(text), length))
 
     @property
     def stderr_tail(self) -> str:
         """The end of the server's standard error."""
-        return self.redact(self._stderr.decode("utf-8", "replace")).strip()[-2_000:]
+        redact = self.redactor if self._has_all_stderr else self.redactor.redact_end
+        return _remove_control_characters(redact(self._stderr.decode("utf-8", "replace"))).strip()[-2_000:]
 
     def describe_end(self) -> str:
         """Describe how the connection ended, with the last line of standard error."""
@@ -82,6 +81,10 @@ class ConnectionLog:
         """Create an error that describes how the connection ended."""
         ending = self.describe_end()
         return self.make_error(kind, f"{message}; {ending}" if ending else message, body=self.stderr_tail or None)
+
+
+def _remove_control_characters(text: str) -> str:
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in _COLOR_CODES.sub("", text))
 
 
 HTTP_ERROR_KEY = "agent-llm-router/http"
@@ -110,8 +113,8 @@ def to_agent_error(error: BaseException, log: ConnectionLog, doing: str, seconds
     if isinstance(error, TimeoutError):
         return timeout_error(log, doing, seconds)
     if isinstance(error, OSError):
-        return log.make_error(errors.ConnectionError, log.redact(str(error))[:_MAX_TEXT])
-    text = log.redact(str(error))[:_MAX_TEXT]
+        return log.make_error(errors.ConnectionError, log.redact(str(error), _MAX_TEXT))
+    text = log.redact(str(error), _MAX_TEXT)
     # The SDK reports structured content that does not fit its schema, and unknown versions, as RuntimeError.
     message = f"{type(error).__name__} while {doing}: {text.partition(chr(10))[0]}"
     return log.make_error(errors.ProtocolError, message, retryable=False)
@@ -135,14 +138,15 @@ def is_connection_closed(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"
 
 
-def tool_error_text(error: MCPError) -> str | None:
+def tool_error_text(error: MCPError, redactor: Redactor) -> str | None:
     """Return the error text that the server sent; None if the connection failed instead."""
-    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+    from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
     is_generated = isinstance(error.data, dict) and HTTP_ERROR_KEY in error.data
     if is_generated or error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
         return None
-    return error.message[:_MAX_TEXT] or f"The server refused with code {error.code}."
+    text = drop_inputs(error.message) if error.code == PARSE_ERROR else error.message
+    return redactor.redact_start(text, _MAX_TEXT) or f"The server refused with code {error.code}."
 
 
 def _innermost_error(error: BaseException) -> BaseException:
@@ -158,16 +162,16 @@ def _convert_mcp_error(error: Any, log: ConnectionLog, doing: str, seconds: floa
         return _convert_http_error(failure, log, doing)
     if error.code == CONNECTION_CLOSED:
         if error.message != "Connection closed" and log.reason is None:
-            return log.make_error(errors.ConnectionError, log.redact(error.message))
+            return log.make_error(errors.ConnectionError, log.redact(error.message, _MAX_TEXT))
         return connection_lost(log, doing)
     if error.code == REQUEST_TIMEOUT and seconds is not None:
         return timeout_error(log, doing, seconds)
-    text = log.redact(error.message)[:_MAX_TEXT] or "refused"
+    text = log.redact(error.message, _MAX_TEXT) or "refused"
     return log.make_error(errors.ProviderError, text, code=str(error.code))
 
 
 def _convert_http_error(failure: dict[str, Any], log: ConnectionLog, doing: str) -> Exception:
-    status, text = failure.get("status"), log.redact(str(failure.get("text") or ""))[:_MAX_TEXT]
+    status, text = failure.get("status"), log.redact(str(failure.get("text") or ""), _MAX_TEXT)
     facts: dict[str, Any] = {"status_code": status, "body": text or None}
     if failure.get("session_lost"):
         return SessionLost(log.label)

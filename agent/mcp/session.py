@@ -21,6 +21,8 @@ from mcp_types import Implementation, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ..engine.drivers.threads import check_threads_run, start_thread
+from ..errors import redact_failure
+from .credentials import redact_logs
 from .errors import (
     ConnectionLog,
     connection_lost,
@@ -114,6 +116,7 @@ class MCPSession:
     # On the session's thread
 
     def _main(self) -> None:
+        redact_logs(self.log.redactor)
         left: set[asyncio.Task[Any]] = set()
         try:
             left = self._loop.run_until_complete(self._run())
@@ -211,7 +214,7 @@ class MCPSession:
     def _fail_open(self, error: Exception) -> None:
         """Stop accepting before the failure is published, so that callers who retry get a new session."""
         self._accepting = False
-        self.opened.set_exception(error)
+        self.opened.set_exception(redact_failure(error, self.log.redactor))
 
     def _connect_error(self, error: BaseException) -> Exception:
         if self._has_timed_out:
@@ -244,11 +247,16 @@ class MCPSession:
         except asyncio.CancelledError:
             if self._accepting:
                 raise
-            raise connection_lost(self.log, doing) from None
+            failure: Exception = connection_lost(self.log, doing)
         except Exception as error:
             if is_connection_closed(error):
                 self._stop()
-            raise to_agent_error(error, self.log, doing, seconds) from error
+            failure = to_agent_error(error, self.log, doing, seconds)
+        # Without a cause and a context, which hold requests and responses.
+        try:
+            raise redact_failure(failure, self.log.redactor)
+        finally:
+            del failure  # otherwise the error and this frame form a reference cycle
 
 
 async def _accept_result(name: str, result: mcp_types.CallToolResult) -> None:

@@ -27,6 +27,7 @@ from ..schemas.validation import Deferred, TooExpensive, check_limits, find_prob
 from ..tools.base import AgentToolResult, ArgumentsError, Signal, Tool, ToolContext, ToolError
 from ..types import AudioContent, ContentPart, DocumentContent, ImageContent, Message, TextContent, ToolResult, thaw
 from ..types.config import Risk
+from .credentials import Redactor
 from .errors import tool_error_text
 
 if TYPE_CHECKING:
@@ -198,9 +199,13 @@ T = TypeVar("T")
 
 
 def make_call(
-    tool: MCPTool, arguments: Mapping[str, Any], context: ToolContext[Any], seconds: float | None
+    tool: MCPTool,
+    arguments: Mapping[str, Any],
+    context: ToolContext[Any],
+    seconds: float | None,
+    redactor: Redactor,
 ) -> Callable[[Client], Awaitable[MCPResult]]:
-    """Return the request of a tool call. Cancellation notifies the server."""
+    """Return the request of a tool call. Cancellation notifies the server; failures are redacted."""
     from mcp import MCPError
 
     async def report_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -220,14 +225,24 @@ def make_call(
         try:
             result = read_result(await _wait_unless_stopped(context.signal, calling))
         except MCPError as error:
-            if (text := tool_error_text(error)) is not None:
-                raise ToolError(text) from error
+            if (text := tool_error_text(error, redactor)) is not None:
+                raise ToolError(text) from None
             raise
-        if not result.is_error and tool.output_schema is not None:
+        if result.is_error:
+            _redact_result(result, redactor)
+        elif tool.output_schema is not None:
             await validate_off_loop(_check_structured, tool, tool.output_schema, result.structured, seconds=seconds)
         return result
 
     return call
+
+
+def _redact_result(result: MCPResult, redactor: Redactor) -> None:
+    result.details = redactor.redact_json(result.details)
+    assert not isinstance(result.content, str)
+    result.content = [
+        part.copy_with(text=redactor(part.text)) if isinstance(part, TextContent) else part for part in result.content
+    ]
 
 
 def _check_structured(tool: MCPTool, schema: Mapping[str, Any], structured: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 import httpx2
@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from ..errors import ConfigurationError
 from ..providers.base import is_loopback
+from .credentials import filter_loggers, find_header_secrets, find_url_secrets
 from .errors import HTTP_ERROR_KEY, ConnectionLog
 
 if TYPE_CHECKING:
@@ -46,8 +47,14 @@ class StdioCommand:
 
     command: str
     args: Sequence[str] = field(default=(), repr=False)
-    env: Mapping[str, str] | None = field(default=None, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
+
+    def __post_init__(self) -> None:
+        # Values are not quoted, because they may be secrets.
+        for name, words in (("command", [self.command]), ("args", self.args), ("env", [*self.env, *self.env.values()])):
+            if not all(isinstance(word, str) for word in words):
+                raise ConfigurationError(f"{name} must contain only strings.", field=name, fix="Convert it with str().")
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
@@ -127,7 +134,7 @@ async def _start_process(command: StdioCommand, max_bytes: int) -> tuple[asyncio
             lambda: _Protocol(max_bytes),
             command.command,
             *command.args,
-            env={**get_default_environment(), **(command.env or {})},
+            env={**get_default_environment(), **command.env},
             cwd=command.cwd,
             start_new_session=True,
         )
@@ -162,7 +169,7 @@ async def _read_messages(stdout: asyncio.StreamReader | None, incoming: Any, log
                 await incoming.send(SessionMessage(unreadable))
                 continue
             invalid_line += 1
-            log.invalid_line = log.invalid_line or log.redact(line[:200].decode("utf-8", "replace")).strip()
+            log.invalid_line = log.invalid_line or log.redact(line.decode("utf-8", "replace"), 200).strip()
             if invalid_line > _MAX_INVALID_LINES:
                 log.reason = f"more than {_MAX_INVALID_LINES} lines of its output were not messages"
                 return
@@ -228,14 +235,18 @@ class ServerAddress:
     allow_insecure: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _split_url(self.url)
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(
-                "The URL of an MCP server must start with http or https.",
+                "The URL of an MCP server must be valid, and start with http or https.",
                 field="url",
                 fix="Pass one such as https://example.com/mcp; for a program, use MCPServer.stdio().",
             )
         for name, value in self.headers.items():
+            if not all(isinstance(text, str) for text in (name, value)):
+                raise ConfigurationError(
+                    "Header names and values must be strings.", field="headers", fix="Convert them with str()."
+                )
             if not name.isascii() or any(ord(letter) < 32 or ord(letter) == 127 for letter in f"{name}{value}"):
                 raise ConfigurationError(  # without the value, which is a secret
                     f"The header {name.encode('unicode_escape').decode()!r} contains a control or non-ASCII character.",
@@ -251,15 +262,20 @@ class ServerAddress:
             )
 
     @property
-    def password(self) -> str | None:
-        return urlsplit(self.url).password
+    def secrets(self) -> list[str]:
+        return [*find_header_secrets(self.headers), *find_url_secrets(self.url)]
 
-    @property
-    def display_url(self) -> str:
-        """The URL without credentials and query."""
-        parts = urlsplit(self.url)
-        port = "" if parts.port is None else f":{parts.port}"
-        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+
+def _split_url(url: str) -> SplitResult | None:
+    """Split a URL; return None if it is invalid."""
+    try:
+        if not url.isprintable() or " " in url:
+            return None
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises ValueError for an invalid port
+    except (ValueError, AttributeError):  # AttributeError: it is no string
+        return None
+    return parts
 
 
 @asynccontextmanager
@@ -274,6 +290,7 @@ async def connect_http(
         _HTTPClient(max_bytes, headers=headers, timeout=timeout, limits=limits, auth=address.auth) as client,
         streamable_http_client(address.url, http_client=client, max_sse_event_size=max_bytes) as streams,
     ):
+        filter_loggers()  # the client has imported its transport
         yield streams
 
 
@@ -352,7 +369,7 @@ async def _error_response(request: httpx2.Request, response: httpx2.Response) ->
     if is_rpc_error and not session_lost:
         headers = {"content-type": "application/json"}
         return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-    text = body[:500].decode("utf-8", "replace")
+    text = body.decode("utf-8", "replace")
     return _make_error_response(request, {"status": response.status_code, "text": text, "session_lost": session_lost})
 
 

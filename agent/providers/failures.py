@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .. import errors
 from ..engine.wire import Reply, parse_json
 from ..models import find_similar_models
-from ..types import redact
+from ..types.secrets import redact_start
 from .rate_limit_hints import retry_after
 
 MAX_BODY_LENGTH = 2048
@@ -128,7 +128,7 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 def redact_body(data: bytes, secrets: tuple[str, ...]) -> str:
     """Return the start of a body without secrets, for an error."""
-    return redact(data[: 4 * MAX_BODY_LENGTH].decode("utf-8", "replace"), secrets)[:MAX_BODY_LENGTH]
+    return redact_start(data.decode("utf-8", "replace"), secrets, MAX_BODY_LENGTH)
 
 
 def read_error_details(body: Any) -> ErrorDetails | None:
@@ -147,7 +147,7 @@ def read_error_details(body: Any) -> ErrorDetails | None:
     if any(isinstance(body.get(key), str) for key in _MESSAGE_KEYS):
         return _read_error(body)
     if body.get("detail"):
-        return ErrorDetails(str(body["detail"])[:MAX_BODY_LENGTH])
+        return ErrorDetails(str(body["detail"]))
     listed = body.get("errors")
     if isinstance(listed, list) and listed and isinstance(listed[0], dict):
         return _read_error(listed[0])
@@ -245,12 +245,12 @@ def error_from_details(
     error_class = _classify(details, effective, {details.code, details.type, *details.other_codes, amazon})
     code = details.code or details.type or amazon or next(iter(details.other_codes), None)
     return error_class(
-        redact(details.message[: 2 * _MAX_MESSAGE_LENGTH], secrets)[:_MAX_MESSAGE_LENGTH],
+        redact_start(details.message, secrets, _MAX_MESSAGE_LENGTH),
         provider=provider,
         model=model,
         status_code=status,
         request_id=request_id(headers),
-        code=None if code is None else redact(code[:_MAX_MESSAGE_LENGTH], secrets)[:_MAX_CODE_LENGTH],
+        code=None if code is None else redact_start(code, secrets, _MAX_CODE_LENGTH),
         retryable=_is_retryable(error_class, effective, headers),
         retry_after=None if error_class is errors.QuotaExceededError else retry_after(headers, body, details.text),
         body=None if data is None else redact_body(data, secrets),

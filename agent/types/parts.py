@@ -159,6 +159,8 @@ def _read_arguments(value: Any, check: Any) -> Any:
                 raise ValueError("a number is out of range")
         except ValueError as error:
             raise ValueError(f"arguments are not valid JSON: {error}") from None
+        except TypeError:  # half of a surrogate pair
+            raise ValueError("arguments are not valid JSON: they are not Unicode text") from None
     return freeze_json(check(value))
 
 

@@ -144,6 +144,11 @@ class _Extra(FrozenDict):
         return freeze_extra, (_remove(self, lambda item: isinstance(item, SecretStr)),)
 
 
+def looks_like_credential(text: str) -> bool:
+    """Whether text has the form of a credential, such as `Bearer …` or `sk-…`."""
+    return re.fullmatch(_CREDENTIAL, text) is not None
+
+
 def freeze_extra(value: Mapping[str, Any]) -> FrozenDict:
     """Freeze vendor settings. Credentials become secret, and those masked in a dump are removed."""
     return _Extra(_hide_credentials(_remove(dict(value), lambda item: item == MASK)))
@@ -166,7 +171,7 @@ def _hide_credentials(value: Any, name: str = "") -> Any:
     if isinstance(value, SecretStr):
         return _read_secret(value)
     if isinstance(value, str) and name not in _PUBLIC_NAMES:
-        return Secret(value) if re.search(_CREDENTIAL_NAME, name) or re.fullmatch(_CREDENTIAL, value) else value
+        return Secret(value) if re.search(_CREDENTIAL_NAME, name) or looks_like_credential(value) else value
     return value
 
 
@@ -213,6 +218,24 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """Replace every occurrence of the secrets in `text`, also encoded, escaped or in lower case."""
     pattern = _compile_pattern(tuple(secret for secret in secrets if secret))
     return text if pattern is None else pattern.sub(REDACTED, text)
+
+
+def redact_start(text: str, secrets: Iterable[str], length: int) -> str:
+    """Return the redacted start of a text, which does not end within a secret."""
+    secrets = tuple(secrets)
+    start = text[: 4 * length]
+    redacted = redact(start, secrets)
+    if len(start) < len(text):
+        redacted = redacted[: max(0, len(redacted) - longest_spelling(secrets))]
+    return redacted[:length]
+
+
+def longest_spelling(secrets: Iterable[str]) -> int:
+    """Return the length of the longest text that `redact` replaces.
+
+    A text that was cut may begin or end with a part of it.
+    """
+    return max((len(spelling) for secret in secrets for spelling in _list_encodings(secret)), default=0)
 
 
 @lru_cache(maxsize=64)

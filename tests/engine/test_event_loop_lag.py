@@ -21,6 +21,7 @@ from agent.sessions import AgentSession
 from agent.testing import LoopbackServer
 from agent.types import HedgeConfig, Message
 from tests.engine.play import END, SSE, agent_at, stream_or_whole, token, whole
+from tests.support.cases import examples
 
 pytestmark = pytest.mark.timing
 
@@ -111,7 +112,8 @@ def test_large_requests_and_responses_leave_the_event_loop_responsive(
             await FORMS[form](clients[client], "hi")  # imports what it needs
             return await measure(lambda: FORMS[form](clients[client], large))
 
-        wall, cpu = asyncio.run(main())
+        measured = [asyncio.run(main()) for _ in range(examples(1, 30))]
+    wall, cpu = (max(one) for one in zip(*measured, strict=True))
     print(f"{client} {form}: {1000 * cpu:.0f} ms of CPU, {1000 * wall:.0f} ms")
     assert cpu <= LIMIT
     assert wall <= WALL_LIMIT

@@ -30,6 +30,7 @@ from agent.testing import Answer, LoopbackServer
 from agent.transports.http import HttpTransport
 from agent.types import RetryConfig
 from tests.engine.play import agent_at, busy_connections, error_reply, hung_up, stall, tokens, whole
+from tests.support.cases import SECONDS
 
 OURS = str(Path(package.__file__).parent)
 
@@ -251,7 +252,16 @@ def test_an_interrupt_of_the_first_batch_leaves_nothing_and_breaks_no_later_one(
     scope: str, step: int, vendor: LoopbackServer, rng: random.Random
 ) -> None:
     first = rng.randrange(1, step + 1)
-    command = [sys.executable, "-m", "tests.engine.interrupted_batches", vendor.url, scope, str(first), str(step)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engine.interrupted_batches",
+        vendor.url,
+        scope,
+        str(first),
+        str(step),
+        str(SECONDS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3500, cwd=Path(__file__).parents[2])
     outcome = json.loads(done.stdout)
     print(f"{outcome['cases']} interrupts")

@@ -515,7 +515,8 @@ def test_whatever_has_the_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2}
     grown = DAG().system("s").tools({"name": "a", "input_schema": {"type": "object"}}).user("Hi").stop("end", usage)
     called = grown.assistant([TextContent(text="a"), call("1")]).tool_result(result("1"))
-    whole = DAG.merge(called, grown.user("b")).to_dict()
+    whole = {**DAG.merge(called, grown.user("b")).to_dict(), "later": [1]}
+    whole["nodes"][0]["later"] = whole["nodes"][1]["data"]["later"] = {"a": 1}
     for path in places(whole):
         for odd in ODD:
             document = copy.deepcopy(whole)
@@ -530,6 +531,8 @@ def test_whatever_has_the_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
                 dag = DAG.from_dict(document)
                 assert all(isinstance(node.id, str) for node in dag.nodes())
                 repr(dag), str(dag)
+                with suppress(RecursionError):
+                    json.dumps(dag.to_dict(), allow_nan=False)
             with suppress(ValueError, RecursionError):
                 (tmp_path / "graph.json").write_text(json.dumps(document))
                 with suppress(errors.ConfigurationError):

@@ -19,7 +19,7 @@ from tests.conftest import SEED
 from tests.loop.scenarios import BREAKS, SAID, TOOLS, VENDORS, Scenario, Wish, shrunk
 from tests.loop.world import RUN, World, differences, violations
 from tests.routing.world import FAULTS
-from tests.support.cases import FULL, examples
+from tests.support.cases import FULL, examples, within_budget
 
 pytestmark = pytest.mark.malformed
 SEEDS = 2_000
@@ -29,7 +29,7 @@ FIRST = SEED if FULL else 0
 
 
 def _try(seeds: range) -> None:
-    for seed in seeds:
+    for seed in within_budget(seeds):
         scenario = Scenario.draw(seed)
         if problems := violations(scenario):
             least = shrunk(scenario, _breaks)

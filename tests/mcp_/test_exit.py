@@ -20,6 +20,7 @@ from mcp.server import Server
 
 from agent import errors
 from agent.mcp import MCPServer
+from agent.mcp.credentials import Redactor
 from agent.mcp.errors import ConnectionLog
 from agent.mcp.session import MCPSession
 from tests.mcp_.conftest import HERE, until
@@ -30,6 +31,7 @@ import os, sys, threading
 sys.path.insert(0, {str(HERE)!r})
 import official_server
 from agent.mcp import MCPServer
+from agent.mcp.credentials import Redactor
 from agent.mcp.errors import ConnectionLog
 from agent.mcp.session import MCPSession
 
@@ -147,7 +149,9 @@ def test_a_server_that_nobody_holds_any_more_is_ended() -> None:
 
 def test_a_session_that_is_stopped_at_once_ends_at_once() -> None:
     for _ in range(20):
-        session = MCPSession(lambda log, on_end: Server("never used"), ConnectionLog("never used"), 30.0, "auto")
+        session = MCPSession(
+            lambda log, on_end: Server("never used"), ConnectionLog("never used", Redactor()), 30.0, "auto"
+        )
         session.stop("on second thoughts")
         session.ended.result(2.0)
         session.join()

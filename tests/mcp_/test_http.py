@@ -183,12 +183,17 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
     [
         ("npx some-server", {}, "url", "MCPServer.stdio"),
         ("ftp://example.com", {}, "url", "http or https"),
+        ("https://[::1", {}, "url", "must be valid"),
+        ("https://example.com:99999/mcp", {}, "url", "must be valid"),
+        ("https://exa\nmple.com/mcp", {}, "url", "must be valid"),
+        (5, {}, "url", "must be valid"),
+        ("https://example.com/mcp", {"X-Key": 5}, "headers", "must be strings"),
         ("http://example.com/mcp", {"Authorization": "Bearer k"}, "url", "allow_insecure"),
         ("https://example.com/mcp", {"X-Key": "a\r\nEvil: 1"}, "headers", "'X-Key' contains a control"),
     ],
 )
 def test_an_address_that_cannot_be_right_is_refused_at_once(
-    url: str, headers: dict[str, str], field: str, says: str
+    url: Any, headers: dict[str, Any], field: str, says: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError, match=says) as caught:
         MCPServer.http(url, headers)
@@ -200,3 +205,21 @@ def test_an_address_is_shown_without_what_may_be_secret() -> None:
     assert repr(MCPServer.http("https://me:pw@example.com:8443/mcp?key=abc")) == (
         "MCPServer('https://example.com:8443/mcp', closed)"
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: MCPServer.http("https://example.com/mcp", timout=1), "timout"),  # type: ignore[call-arg]
+        (lambda: MCPServer.http("https://example.com/mcp", timeout="1"), "timeout"),  # type: ignore[arg-type]
+        (lambda: MCPServer.http("https://example.com/mcp", only=5), "only"),  # type: ignore[arg-type]
+        (lambda: MCPServer.stdio("x", 5), "args"),  # type: ignore[arg-type]
+        (lambda: MCPServer.stdio("x", [1]), "args"),  # type: ignore[list-item]
+        (lambda: MCPServer.stdio("x", [], {"A": None}), "env"),  # type: ignore[dict-item]
+    ],
+)
+def test_invalid_settings_are_refused_by_name(make: Callable[[], MCPServer], field: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        make()
+    assert caught.value.field == field
+    assert caught.value.fix

@@ -13,6 +13,7 @@ import pytest
 
 from agent import errors
 from agent.mcp import MCPServer
+from agent.mcp.credentials import Redactor
 from agent.mcp.errors import ConnectionLog
 from agent.mcp.tools import RISK, MCPTool, assign_names, classify_tool
 from agent.testing import Answer, LoopbackServer
@@ -124,7 +125,7 @@ def test_a_schema_that_refers_to_itself_is_used() -> None:
 
 
 def test_last_words_are_bounded() -> None:
-    notes = ConnectionLog("server")
+    notes = ConnectionLog("server", Redactor())
     for number in range(10_000):
         notes.add_stderr(f"line {number}\n".encode())
     assert notes.describe_end() == "its last message was: line 9999"

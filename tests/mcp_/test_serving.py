@@ -44,9 +44,10 @@ INITIALIZE = {
 }
 
 
+@pytest.mark.timing
 def test_the_number_of_sessions_is_limited_and_unused_ones_expire() -> None:
     with (
-        serve_http(our_tools.add, max_sessions=3, session_timeout=0.3) as listener,
+        serve_http(our_tools.add, max_sessions=3, session_timeout=1.0) as listener,
         httpx2.Client(headers={"Accept": "application/json, text/event-stream"}) as client,
     ):
         opened = [client.post(listener.url, json=INITIALIZE) for _ in range(6)]

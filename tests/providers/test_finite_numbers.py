@@ -94,3 +94,8 @@ def test_the_correction_request_quotes_the_answer() -> None:
     agent = scripted_agent('{"x": 1e999}', '{"x": 1}')
     response = agent.json("?", schema={"type": "object"})
     assert response.output == {"x": 1}
+
+
+def test_arguments_with_half_a_character_are_no_json() -> None:
+    with pytest.raises(ValueError, match="arguments are not valid JSON"):
+        ToolCall(id="c", name="f", arguments='{"a": "\ud800"}')

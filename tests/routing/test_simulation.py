@@ -14,7 +14,7 @@ from agent.routing.targets import Admission
 from agent.types import StreamEvent
 from tests.conftest import SEED
 from tests.routing.world import FAULTS, STRATEGIES, Scenario, World, shrunk, violations
-from tests.support.cases import FULL, examples
+from tests.support.cases import FULL, examples, within_budget
 
 pytestmark = pytest.mark.malformed
 
@@ -25,7 +25,7 @@ FIRST = SEED if FULL else 0
 
 
 def _try(seeds: range) -> None:
-    for seed in seeds:
+    for seed in within_budget(seeds):
         scenario = Scenario.draw(seed)
         if problems := violations(scenario):
             least = shrunk(scenario, lambda one: bool(violations(one)))

@@ -32,7 +32,7 @@ from agent.testing import scripted_agent
 from agent.tools import Tool
 from agent.tools.base import ArgumentsError
 from tests.loop.result_checks import call
-from tests.support.cases import FULL, examples
+from tests.support.cases import FULL, examples, within_budget
 from tests.support.values import json_values
 
 SENTENCE = "a sentence of words that goes on and on, and then ends with the wrong sign !" * 2
@@ -202,7 +202,7 @@ def test_any_validation_ends_within_its_time_limit_as_another_process_sees_it(rn
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for _ in range(examples(25, 2_000)):
+        for _ in within_budget(range(examples(25, 2_000))):
             references = ladder(rng.choice((3, 30)), rng.choice(("allOf", "oneOf")))["$defs"]
             schema = {"allOf": [make_schema(rng, rng.randrange(4))], "$defs": references}
             case = dump_unless_large((schema, make_value(rng, rng.randrange(3)), 0.2))

@@ -15,7 +15,7 @@ from agent.stores import SessionNotFoundError, SqliteStore
 from tests.conftest import SEED
 from tests.stores.nursery import Nursery, nursery
 from tests.stores.turns import turn, turns_in
-from tests.support.cases import examples
+from tests.support.cases import examples, within_budget
 
 KILLS_PER_FILE = 10
 
@@ -60,10 +60,11 @@ def kill_repeatedly(processes: Nursery, path: Path, rng: random.Random) -> tuple
 
 def many_kills(processes: Nursery, folder: Path, kills: int) -> None:
     rng = random.Random(SEED)
-    total = unheard = 0
-    for number in range(kills // KILLS_PER_FILE):
-        more, late = kill_repeatedly(processes, folder / f"{number}.db", rng)
+    total = unheard = files = 0
+    for files in within_budget(range(1, kills // KILLS_PER_FILE + 1)):
+        more, late = kill_repeatedly(processes, folder / f"{files}.db", rng)
         total, unheard = total + more, unheard + late
+    kills = files * KILLS_PER_FILE
     print(f"seed {SEED}: {kills} kills, {total} changes acknowledged, {unheard} done and not yet acknowledged, 0 lost")
     assert total > kills, "the children were killed before they had done anything"
 

@@ -6,7 +6,8 @@ import functools
 import inspect
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 import pytest
@@ -15,11 +16,25 @@ T = TypeVar("T")
 TestFunction = Callable[..., None]
 
 FULL = bool(os.environ.get("AGENT_TEST_FULL"))
+SECONDS = float(os.environ.get("AGENT_TEST_SECONDS") or 780)
+"""Time limit of each exhaustive test; see `within_budget`."""
 
 
 def examples(usual: int, full: int) -> int:
     """The number of generated examples."""
     return full if FULL else usual
+
+
+def within_budget(cases: Iterable[T], seconds: float = SECONDS) -> Iterator[T]:
+    """Yield cases until the time is over, and print their number. Put the cases into random order."""
+    began, done = monotonic(), 0
+    for case in cases:
+        if done and monotonic() - began > seconds:
+            print(f"{done} cases, then {seconds:g} s were over")
+            return
+        yield case
+        done += 1
+    print(f"all {done} cases in {monotonic() - began:.0f} s")
 
 
 def sample(cases: Iterable[T], count: int) -> list[T]:

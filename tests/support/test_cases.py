@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.support import cases
-from tests.support.cases import every_pair, for_each, in_turn, sample
+from tests.support.cases import every_pair, for_each, in_turn, sample, within_budget
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,9 @@ def test_all_cases_run_and_failures_name_theirs() -> None:
 @for_each("letter, number", [("a", 1), ("b", 2), ("a", 3)], by=lambda letter, number: letter)
 def test_cases_are_grouped_and_fixtures_are_passed(request: pytest.FixtureRequest, letter: str, number: int) -> None:
     assert f"[{letter}]" in request.node.name
+
+
+def test_cases_end_with_their_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(within_budget(range(3))) == [0, 1, 2]
+    assert list(within_budget(range(3), seconds=0)) == [0]
+    assert capsys.readouterr().out.splitlines()[1] == "1 cases, then 0 s were over"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import h2.exceptions
 import httpx
@@ -26,7 +29,11 @@ HEADERS = {"json": "application/json", "stream": "text/event-stream"}
 
 
 class Http2Server:
-    """HTTP/2 server over TLS. Requests for the model `slow` get one event and then wait for `resume`."""
+    """HTTP/2 server over TLS.
+
+    Requests for the model `slow` get one event and then wait for `resume`. Other models name a failure: `reset` and
+    `goaway` instead of a response, `reset-late` and `cut-late` within the body, and `429` as the status.
+    """
 
     def __init__(self, authority: trustme.CA) -> None:
         self.connections = 0
@@ -55,7 +62,10 @@ class Http2Server:
         self.open_connections += 1
         lock = threading.Lock()
         try:
-            with suppress(OSError), self._context.wrap_socket(accepted, server_side=True) as connected:
+            with (
+                suppress(OSError, h2.exceptions.H2Error),
+                self._context.wrap_socket(accepted, server_side=True) as connected,
+            ):
                 connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
                 connection.initiate_connection()
                 connected.sendall(connection.data_to_send())
@@ -81,14 +91,33 @@ class Http2Server:
                 send()
                 connected.sendall(connection.data_to_send())
 
-        streaming = b'"stream":true' in body
+        streaming, model = b'"stream":true' in body, str(json.loads(body)["model"])
         kind = HEADERS["stream" if streaming else "json"]
         with suppress(OSError, h2.exceptions.H2Error):  # the client has reset the stream or closed the connection
+            if model == "429":
+                write(lambda: connection.send_headers(stream, [(":status", model), ("retry-after", "7")]))
+                write(lambda: connection.send_data(stream, b'{"error": {"message": "slow down"}}', end_stream=True))
+                return
+            if model == "reset":
+                write(lambda: connection.reset_stream(stream, h2.errors.ErrorCodes.REFUSED_STREAM))
+                return
+            if model == "goaway":
+                write(lambda: connection.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM))
+                connected.shutdown(socket.SHUT_RDWR)
+                return
             write(lambda: connection.send_headers(stream, [(":status", "200"), ("content-type", kind)]))
             if streaming:
                 write(lambda: connection.send_data(stream, token("first ")))
-            if b'"slow"' in body:
+            if model == "slow":
                 self.resume.wait(20)
+            if model.endswith("-late"):
+                time.sleep(0.05)  # the client reads the first event
+            if model == "reset-late":
+                write(lambda: connection.reset_stream(stream))
+                return
+            if model == "cut-late":
+                connected.shutdown(socket.SHUT_RDWR)
+                return
             last = token("last") + END if streaming else completion("hello")
             write(lambda: connection.send_data(stream, last, end_stream=True))
 
@@ -187,3 +216,50 @@ def test_a_sync_timeout_is_exact_and_leaves_the_other_stream_alone(
             pass
         assert kept.response.text == "first last"
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("failure", ["429", "reset", "goaway", "reset-late", "cut-late"])
+def test_failures_are_typed_errors(
+    server: Http2Server, options: dict[str, Any], failure: str, streaming: bool, awaits: bool
+) -> None:
+    async def acall() -> None:
+        async with options["async"]() as client:
+            agent = agent_with(server, client, failure)
+            await (agent.astream("hi").collect() if streaming else agent.acomplete("hi"))
+
+    def call() -> None:
+        with options["sync"]() as client:
+            agent = agent_with(server, client, failure)
+            agent.stream("hi").collect() if streaming else agent.complete("hi")
+
+    with pytest.raises(errors.AgentError) as caught:
+        asyncio.run(acall()) if awaits else call()
+    if failure == "429":
+        assert (type(caught.value), caught.value.retry_after) == (errors.RateLimitError, 7.0)
+    elif failure.endswith("-late") and streaming:
+        assert isinstance(caught.value, errors.StreamInterrupted)
+        assert caught.value.partial is not None
+        assert caught.value.partial.text == "first "
+    else:
+        assert type(caught.value) is errors.ConnectionError
+    assert caught.value.retryable == (not isinstance(caught.value, errors.StreamInterrupted))
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_a_lost_connection_is_replaced(server: Http2Server, options: dict[str, Any], awaits: bool) -> None:
+    async def main() -> str | None:
+        async with options["async"]() as client:
+            with pytest.raises(errors.ConnectionError):
+                await agent_with(server, client, "goaway").acomplete("hi")
+            return (await agent_with(server, client).acomplete("hi")).text
+
+    if awaits:
+        assert asyncio.run(main()) == "hello"
+    else:
+        with options["sync"]() as client:
+            with pytest.raises(errors.ConnectionError):
+                agent_with(server, client, "goaway").complete("hi")
+            assert agent_with(server, client).complete("hi").text == "hello"
+    assert server.connections == 2
