@@ -21,11 +21,11 @@ from ..errors import ConfigurationError, hide_arguments, printable
 from ..models.token_estimates import StreamTokenCounter, TokenCount
 from ..types import AgentConfig, AgentRequest, AgentResponse, ProviderCapabilities, RetryConfig, ToolLoopConfig
 from ..types._base import validate_with
-from ..types.option_errors import check_keywords, check_options, find_similar
+from ..types.option_errors import check_choice, check_keywords, check_options
 from ..types.routing import BreakerConfig, HedgeConfig, OnPartial, RoutingStrategy, SpendLimit, StrategyName
 from .flow import Explanation, explain_routing, route_call
 from .limits import SpendLedger, make_hedge_budget, make_retry_budget
-from .state import RouterSettings, Shadow
+from .state import RouterSettings, Shadow, count_racers
 from .strategies import Memory, Strategy, StrategyFunction, read_strategy
 from .targets import Target, merge_tools, name_targets, share_health
 
@@ -119,8 +119,8 @@ class Router(Client):
             "middleware": self.middleware, "loop": loop, "hooks": hooks,
         }  # fmt: skip
         self.targets: tuple[Target, ...] = _read_targets(targets)
-        _check_choice("on_partial", on_partial, ("raise", "restart", "continue"))
-        _check_choice("on_content_filter", on_content_filter, ("raise", "fallback"))
+        check_choice("on_partial", on_partial, ("raise", "restart", "continue"))
+        check_choice("on_content_filter", on_content_filter, ("raise", "fallback"))
         retrying = retry or RetryConfig(max_retries=3)
         hedging = HedgeConfig() if hedge is True else hedge or None
         limits = (spend,) if isinstance(spend, SpendLimit) else tuple(spend)
@@ -132,7 +132,7 @@ class Router(Client):
             on_partial=on_partial,
             reroute_filtered=on_content_filter == "fallback",
             max_wait=max_wait,
-            racers=_count_racers(race, len(self.targets)),
+            racers=count_racers(race, len(self.targets)),
             hedge=hedging,
             shadows=tuple(_read_shadow(*one) for one in shadow),
             only=None if only is None else frozenset(only),
@@ -459,11 +459,8 @@ class _OutputParser:
 
 def _read_targets(entries: Sequence[TargetLike | Sequence[TargetLike]]) -> tuple[Target, ...]:
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise ConfigurationError(
-            f"A router takes a list of targets, not {type(entries).__name__}.",
-            field="targets",
-            fix='Write Router([agent, "provider:model"]).',
-        )
+        problem = f"A router takes a list of targets, not {type(entries).__name__}."
+        raise ConfigurationError(problem, field="targets", fix='Write Router([agent, "provider:model"]).')
     targets: list[Target] = []
     has_levels = any(isinstance(entry, list | tuple) for entry in entries)
     for level, entry in enumerate(entries):
@@ -495,26 +492,8 @@ def _read_target(entry: Any, level: int | None) -> Target:
 
 def _read_shadow(agent: Any, share: float = 1.0, on_result: Callable[[Any], object] | None = None) -> Shadow:
     if not 0 < share <= 1:
-        raise ConfigurationError(
-            f"The share of shadow traffic is {share}.", field="shadow", fix="Use a number above 0 and at most 1."
-        )
+        problem = f"The share of shadow traffic is {share}."
+        raise ConfigurationError(problem, field="shadow", fix="Use a number above 0 and at most 1.")
     target = _read_target(agent, None)
     target.name = target.name or "shadow"
     return Shadow(target, share, on_result)
-
-
-def _count_racers(race: bool | int, targets: int) -> int:
-    """Number of concurrent attempts in a race."""
-    if race is True:
-        return targets
-    if race is False:
-        return 1
-    if race < 2:
-        raise ConfigurationError(f"race is {race}.", field="race", fix="Use True, or 2 or more targets.")
-    return min(race, targets)
-
-
-def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        guess = "".join(f"Did you mean {similar}? " for similar in find_similar(str(value), choices))
-        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"{guess}Use one of {', '.join(choices)}.")

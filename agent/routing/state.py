@@ -467,3 +467,14 @@ def _describe_candidate(
         score=score if score is not None and math.isfinite(score) else None,
         health=_describe_health(target, now),
     )
+
+
+def count_racers(race: bool | int, targets: int) -> int:
+    """Number of concurrent attempts in a race."""
+    if race is True:
+        return targets
+    if race is False:
+        return 1
+    if race < 2:
+        raise errors.ConfigurationError(f"race is {race}.", field="race", fix="Use True, or 2 or more targets.")
+    return min(race, targets)

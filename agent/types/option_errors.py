@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -142,3 +142,10 @@ def check_keywords(owner: str) -> Callable[[F], F]:
         return cast(F, call)
 
     return decorate
+
+
+def check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    """Raise a ConfigurationError with a suggestion unless the value is one of the choices."""
+    if value not in choices:
+        guess = "".join(f"Did you mean {similar}? " for similar in find_similar(str(value), choices))
+        raise ConfigurationError(f"{field} is {value!r}.", field=field, fix=f"{guess}Use one of {', '.join(choices)}.")
