@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, printable
 from ..stores.redis_client import RedisClient
 from ..stores.redis_connections import RedisScript
 from .redis_scripts import ADMIT, EXCHANGE
@@ -121,6 +121,7 @@ class RedisState:
         return _rebuild, (self._url, self._options)
 
     @override
+    @printable
     def __repr__(self) -> str:
         return f"RedisState(policy={self.policy!r})"  # the URL may hold a password
 

@@ -44,7 +44,7 @@ _PROBE_SECONDS = 1.0
 
 def check_namespace(name: str) -> None:
     """Raise a ConfigurationError unless the name can be part of keys."""
-    if _NAME.fullmatch(str(name)) is None:
+    if type(name) is not str or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"The name {name!r} is invalid.", field="name", fix="Use 1 to 64 letters, digits, and the characters _ . -"
         )
