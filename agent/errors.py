@@ -114,7 +114,7 @@ def redact_failure(error: AnyError, redact: Callable[[str], str]) -> AnyError:
         if each is error or isinstance(each, AgentError):
             each.args = tuple(redact(text) if isinstance(text, str) else text for text in each.args)
         if isinstance(each, AgentError):
-            for name in ("message", "code", "request_id", "body", "fix"):
+            for name in ("message", "code", "request_id", "body"):
                 if (text := getattr(each, name)) is not None:
                     setattr(each, name, redact(text))
         if (partial := getattr(each, "partial", None)) is not None and partial.request_id is not None:
