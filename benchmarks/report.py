@@ -32,8 +32,8 @@ Json = dict[str, Any]
 HEAD = """# Benchmarks
 
 CPU time of calls, streams, conversations and start-up, as a ratio to raw httpx 0.28 with the standard library's JSON
-in the same run. A ratio below 1 means less work than a hand-written call. `make bench` and `python -m
-benchmarks.report` write this page.
+in the same run. A ratio below 1 means less work than a hand-written call. `make bench` and
+`python -m benchmarks.report` write this page.
 
 Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
 
@@ -46,8 +46,8 @@ Measured on {date}: {processor}, {cores} cores, {system}, Python {python}.
   off. The figures count the user and system CPU time of that process, but no waiting.
 - A result counts only if the text, and the usage where the library reports it, equal what the server sent.
 - Libraries take turns in blocks of about {block} ms, in changing order. Each figure is the median over {rounds}
-  rounds of the ratio of a block to the mean of the raw httpx blocks before and after it. All processes are restarted
-  {sessions} times.
+  rounds of the ratio of a block to the mean of the raw httpx blocks before and after it. All processes are started
+  anew in each session ({sessions}).
 - Raw httpx runs twice in each round, in two processes. The row *raw httpx, again* would be 1.00 without noise; ignore
   differences smaller than its quartiles.
 - *raw httpx*, *httpx2 + orjson* and *aiohttp + orjson* are not LLM libraries: they only parse JSON and check nothing.
