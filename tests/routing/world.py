@@ -21,14 +21,13 @@ import pytest
 from agent import Agent, Router, Target, errors
 from agent.engine.drivers.simulated import SimulatedRun
 from agent.engine.wire import Answer, Piece, WireRequest
+from agent.routing import strategies
 from agent.testing import Script, Simulation, start
 from agent.types import AgentResponse, BreakerConfig, HedgeConfig, StreamEvent
 
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream"}
-STRATEGIES = (
-    "fallback", "round_robin", "fastest", "cheapest", "capability", "least_busy", "sticky", "custom",
-)  # fmt: skip
+STRATEGIES = (*strategies.STRATEGIES, "custom")
 
 
 def error_answer(status: int, **error: Any) -> Answer:
