@@ -16,7 +16,7 @@ from tests.graph.browser import Looking, chromium
 from tests.graph.viewer_page import assign_numbers, chain, diamond, document, hostile, layers_of, talk, tangle
 from tests.graph.xss_payloads import PAYLOADS
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.timing]  # double clicks are a matter of time
 
 
 @pytest.fixture(scope="module")
