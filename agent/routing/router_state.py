@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -179,7 +180,9 @@ class _Space:
     cooldowns: dict[str, tuple[float, str]] = field(default_factory=dict)
     resets: dict[str, int] = field(default_factory=dict)
     version: int = 0
-    events: list[tuple[str, str]] = field(default_factory=list)
+    events: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=1000))
+    """The latest events, with number and process."""
+    event_count: int = 0
 
 
 class MemoryState:
@@ -244,7 +247,8 @@ class MemoryState:
                     for account in settlement.accounts:
                         _read_balance(space, account, now).spent += cost
                 if batch.events:
-                    space.events.append((batch.process, batch.events))
+                    space.event_count += 1
+                    space.events.append((space.event_count, batch.process, batch.events))
                 if batch.restored is not None:
                     account, spent = batch.restored
                     balance = _read_balance(space, account, now)
@@ -252,10 +256,10 @@ class MemoryState:
             for lease in batch.renewals:
                 if lease in space.holdings:
                     space.holdings[lease].end = now + self._seconds
-            after = int(batch.after or len(space.events))
-            events = [text for process, text in space.events[after:] if process != batch.process]
+            after = int(batch.after or space.event_count)
+            events = [text for number, process, text in space.events if number > after and process != batch.process]
             health = None if batch.version == space.version else _list_health(space, now)
-            return Update(health, tuple(events), str(len(space.events)), "memory")
+            return Update(health, tuple(events), str(space.event_count), "memory")
 
     def _space(self, namespace: str, now: float) -> _Space:
         space = self._spaces.setdefault(namespace, _Space())
