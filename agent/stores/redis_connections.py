@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from ..engine.drivers.threads import start_thread
 from ..engine.locks import ForkSafe
 
 FAILURES: tuple[type[Exception], ...] = (RedisError, OSError)
@@ -153,7 +154,7 @@ class RedisServer(ForkSafe):
             else:
                 finish(None)
 
-        threading.Thread(target=main, daemon=True, name="agent-redis-connect").start()
+        start_thread(main, "agent-redis-connect")
 
     def _open(self, patience: Patience) -> Connection:
         """Open a connection in a thread, and wait for it. A late one becomes idle."""

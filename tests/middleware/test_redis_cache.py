@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
 import time
 import zlib
-from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -18,25 +16,7 @@ from agent import Agent, errors
 from agent.middleware import Cache, RedisResponseStore
 from agent.stores import StoreError, StoreFullError, StoreUnavailableError
 from agent.testing import Script, ScriptedTransport
-from tests.support.redis_server import ExternalServer, RedisServer, break_server, open_server, repair_server
-
-
-def make_name() -> str:
-    return os.urandom(6).hex()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExternalServer]:
-    running = open_server()
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    running = RedisServer()
-    yield running
-    running.close()
+from tests.support.redis_server import ExternalServer, RedisServer, break_server, make_name, repair_server
 
 
 def make_agent(script: Script, cache: Cache) -> Agent:

@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -24,26 +24,7 @@ from agent.types import Attempt
 from agent.types._base import FrozenList
 from tests.middleware import test_spending as one_process
 from tests.middleware.test_spending import _prices, line  # noqa: F401  # a fixture
-from tests.support.redis_server import ExternalServer, RedisServer, break_server, open_server, repair_server
-
-
-def make_name() -> str:
-    return os.urandom(6).hex()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExternalServer]:
-    running = open_server()
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    running = RedisServer()
-    yield running
-    running.close()
-
+from tests.support.redis_server import ExternalServer, RedisServer, break_server, make_name, repair_server
 
 SUITE: dict[str, Callable[[], None]] = {
     name: test

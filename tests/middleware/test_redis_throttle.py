@@ -6,12 +6,11 @@ import asyncio
 import inspect
 import json
 import math
-import os
 import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -21,26 +20,7 @@ from agent import Agent, AgentResponse, Usage, errors
 from agent.middleware import RedisThrottle
 from agent.testing import scripted_agent
 from tests.middleware import test_throttle as one_process
-from tests.support.redis_server import ExternalServer, RedisServer, break_server, open_server, repair_server
-
-
-def make_name() -> str:
-    return os.urandom(6).hex()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExternalServer]:
-    running = open_server()
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    running = RedisServer()
-    yield running
-    running.close()
-
+from tests.support.redis_server import ExternalServer, RedisServer, break_server, make_name, repair_server
 
 SUITE: dict[str, Callable[[], None]] = {
     name: test

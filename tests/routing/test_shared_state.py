@@ -548,3 +548,19 @@ def test_the_target_of_a_router_may_be_a_router_with_its_own_state(register_dear
     assert simulate(simulation, outer, "hi").text == "x"
     with pytest.raises(errors.AgentError):
         simulate(simulation, outer, "hi")
+
+
+def test_a_state_in_memory_keeps_only_the_latest_events() -> None:
+    state = MemoryState()
+
+    def exchange(process: str, number: int, events: str, after: str) -> tuple[tuple[str, ...], str]:
+        update = state.exchange(Batch("n", process, number, (), (), (), events, after, 0, 0.0))
+        return update.events, update.last
+
+    _, start = exchange("reader", 1, "", "")
+    for number in range(1, 3001):
+        exchange("writer", number, str(number), "")
+    received, last = exchange("reader", 2, "", start)
+    assert received == tuple(map(str, range(2001, 3001)))
+    exchange("writer", 3001, "new", "")
+    assert exchange("reader", 3, "", last)[0] == ("new",)

@@ -137,3 +137,8 @@ def repair_server(server: RedisServer, fault: str) -> None:
     with server.client() as client:
         client.config_set("maxmemory", 0)
         client.replicaof("NO", "ONE")
+
+
+def make_name() -> str:
+    """Return a name whose keys no other test uses."""
+    return os.urandom(6).hex()
